@@ -1,0 +1,1 @@
+"""turnback: disaggregated vLLM serving with verified bidirectional KV transfer."""

@@ -1,0 +1,1 @@
+"""The benchmark: a closed-loop multi-turn client that compares two arms."""

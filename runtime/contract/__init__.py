@@ -1,0 +1,1 @@
+"""What crosses rooms: frozen models of nodes, profiles and HTTP names."""

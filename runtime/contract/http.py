@@ -1,0 +1,16 @@
+"""HTTP names between clients, the benchmark and the router."""
+
+CONVERSATION_HEADER = "X-Conversation-ID"
+"""Names the conversation; the router keeps the latest handle under it."""
+
+REUSE_HEADER = "X-Turnback-Reuse"
+"""`off`: this turn takes no handle and leaves none (the benchmark's one-way arm)."""
+
+DEBUG_HEADER = "X-Turnback-Debug"
+"""`1`: the reply carries RECEIPT_HEADER and PATH_HEADER."""
+
+RECEIPT_HEADER = "X-Turnback-Receipt"
+"""JSON of `runtime.engine_api.Receipt`: what the prefill node did with the handle."""
+
+PATH_HEADER = "X-Turnback-Path"
+"""How the turn was served: `cold`, `warm`, `cold_retry` after a failed warm leg, or `direct`."""

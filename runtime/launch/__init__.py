@@ -1,0 +1,1 @@
+"""Starts engines: a pure spec-to-command function, and the supervision of processes."""

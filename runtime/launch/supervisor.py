@@ -1,0 +1,215 @@
+"""Starts processes, waits until they answer, and leaves none behind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import aiohttp
+
+from runtime.errors import EngineDied, StartFailed, TurnbackError
+from runtime.launch.command import Command
+
+T = TypeVar("T")
+
+GUARD = Path(__file__).with_name("guard.py")
+_POLL_S = 0.25
+_PROBE_TIMEOUT_S = 2.0
+_LOG_TAIL_LINES = 6
+
+
+@dataclass(frozen=True)
+class Service:
+    """One supervised process.
+
+    Attributes:
+        name: short, used in messages and as the log's name.
+        command: what to start.
+        ready_url: answers 200 when the process can serve.
+        log: gets stdout and stderr.
+    """
+
+    name: str
+    command: Command
+    ready_url: str
+    log: Path
+
+
+@dataclass
+class _Running:
+    service: Service
+    process: asyncio.subprocess.Process
+    ready: bool = False
+
+
+class Supervisor:
+    """Owns processes for as long as its `async with` block lasts.
+
+    Each runs under its own guard (guard.py) in its own process group. Leaving the block,
+    however it is left, ends them all; so does SIGKILL of this process.
+
+    Args:
+        ready_timeout_s: longest time from a start to the first good answer.
+        grace_s: seconds between SIGTERM and SIGKILL.
+        on_ready: called with (service name, seconds it took).
+    """
+
+    def __init__(
+        self,
+        *,
+        ready_timeout_s: float = 300.0,
+        grace_s: float = 8.0,
+        on_ready: Callable[[str, float], None] = lambda _name, _seconds: None,
+    ) -> None:
+        self._ready_timeout_s = ready_timeout_s
+        self._grace_s = grace_s
+        self._on_ready = on_ready
+        self._running: list[_Running] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self, services: Sequence[Service]) -> None:
+        """Start services side by side and return when all of them answer.
+
+        Raises:
+            StartFailed: one ended, or did not answer in time; the others are ended
+                when the block is left.
+        """
+        started = [await self._spawn(service) for service in services]
+        async with aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S)
+        ) as session:
+            waits = [asyncio.ensure_future(self._until_ready(session, one)) for one in started]
+            try:
+                await asyncio.gather(*waits)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _spawn(self, service: Service) -> _Running:
+        service.log.parent.mkdir(parents=True, exist_ok=True)
+        argv = [sys.executable, str(GUARD), str(os.getpid()), str(self._grace_s)]
+        with service.log.open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                *service.command.argv,
+                env={**os.environ, **service.command.env},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        running = _Running(service, process)
+        self._running.append(running)
+        return running
+
+    async def _until_ready(self, session: aiohttp.ClientSession, one: _Running) -> None:
+        began = time.perf_counter()
+        while not await _answers(session, one.service.ready_url):
+            if one.process.returncode is not None:
+                raise _ended(one)
+            if time.perf_counter() - began > self._ready_timeout_s:
+                raise StartFailed(
+                    f"{one.service.name} did not become ready",
+                    got=f"no answer from {one.service.ready_url}\n{_tail(one.service.log)}",
+                    allowed=f"an answer within {self._ready_timeout_s:.0f} s",
+                    fix=f"read {one.service.log}; on a slow machine wait longer",
+                )
+            await asyncio.sleep(_POLL_S)
+        if one.process.returncode is not None:
+            # Someone else answers on that port.
+            raise _ended(one)
+        one.ready = True
+        self._on_ready(one.service.name, time.perf_counter() - began)
+
+    def pids(self) -> dict[str, int]:
+        """Service name -> process id of its guard, which leads the process group."""
+        return {one.service.name: one.process.pid for one in self._running}
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work that needs the services.
+
+        Args:
+            work: cancelled when a service ends before it does.
+
+        Raises:
+            EngineDied: a service ended.
+        """
+        job = asyncio.ensure_future(work)
+        waits = {asyncio.ensure_future(one.process.wait()): one for one in self._running}
+        try:
+            done, _ = await asyncio.wait([job, *waits], return_when=asyncio.FIRST_COMPLETED)
+            if job in done:
+                return job.result()
+            raise _ended(next(waits[wait] for wait in waits if wait in done))
+        finally:
+            for task in (job, *waits):
+                task.cancel()
+            await asyncio.gather(job, *waits, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """End every process and wait for it; what resists is killed with its group."""
+        running, self._running = self._running, []
+        for one in running:
+            if one.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    one.process.terminate()
+        await asyncio.gather(*(self._reap(one) for one in running))
+
+    async def _reap(self, one: _Running) -> None:
+        # The guard itself needs a moment after the grace it gives its program.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._grace_s + 5.0):
+                await one.process.wait()
+        # Also when the guard ended in good order: it may have been killed before it could clean up.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(one.process.pid, signal.SIGKILL)
+        await one.process.wait()
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as reply:
+            return reply.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+def _ended(one: _Running) -> TurnbackError:
+    code = one.process.returncode
+    how = f"exit code {code}"
+    if code is not None and (code < 0 or code > 128):
+        number = -code if code < 0 else code - 128
+        how = signal.Signals(number).name if number in set(signal.Signals) else how
+    kind, when = (EngineDied, "while it served") if one.ready else (StartFailed, "during its start")
+    return kind(
+        f"{one.service.name} ended {when}",
+        got=f"{how}\n{_tail(one.service.log)}",
+        allowed="a process that runs until it is told to stop",
+        fix=f"read {one.service.log}",
+    )
+
+
+def _tail(log: Path) -> str:
+    """The last lines of a log, indented to stand under a message."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = file.read().decode("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:]
+    return "\n".join(f"           | {line[:200]}" for line in lines)

@@ -1,0 +1,1 @@
+"""The one-machine cluster: tiny model, mock engine, demo."""

@@ -1,0 +1,170 @@
+"""`make setup`: the kit's and the engine's virtual environments from their lock files.
+
+Standard library only: it runs before anything is installed.
+
+    python3 -m runtime.local.environments
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from runtime.errors import BadInput, StartFailed, TurnbackError
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = ROOT / "locks"
+KIT = ROOT / ".venv"
+ENGINE = ROOT / ".venv-engine"
+TORCH = "torch==2.13.0+cpu"
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PYTHONS = ((3, 11), (3, 13))
+_STAMP = ".turnback-setup"
+
+Run = Callable[[Sequence[str]], int]
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """Run a command with its output on the terminal; returns its exit code."""
+    return subprocess.run(argv, check=False).returncode
+
+
+def torch_install(python: Path, lock: Path, run: Run) -> list[str]:
+    """Choose where torch's CPU build comes from, and return the install command.
+
+    Args:
+        python: interpreter of the engine environment.
+        lock: requirement of torch alone, with the hash of the wheel that was tried.
+        run: runs a command and returns its exit code.
+
+    Returns:
+        pip's plain command where pip already finds the build (a find-links folder or an
+        index of CPU wheels), else the same with PyTorch's CPU index as its only index.
+    """
+    # pip checks hashes when the lock has them; the lock's are those of Python 3.11's wheel.
+    wanted = ["-r", str(lock)] if _version(python, run) == (3, 11) else [TORCH]
+    plain = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", *wanted]
+    found = run([*plain, "--dry-run"]) == 0
+    return plain if found else [*plain, "--index-url", TORCH_CPU_INDEX]
+
+
+def _version(python: Path, run: Run) -> tuple[int, int]:
+    is_311 = "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
+    return (3, 11) if run([str(python), "-c", is_311]) == 0 else (0, 0)
+
+
+def stamp_text(inputs: Sequence[Path], version: str = sys.version) -> str:
+    """Digest of everything that an environment is made from."""
+    digest = hashlib.sha256(version.encode())
+    for path in inputs:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def check_python(version: tuple[int, int]) -> None:
+    """Raise BadInput for an interpreter that the locks were not made for."""
+    if not PYTHONS[0] <= version <= PYTHONS[1]:
+        raise BadInput(
+            "this Python cannot run the kit",
+            got=".".join(map(str, version)),
+            allowed="3.11, 3.12 or 3.13",
+            fix="make setup PYTHON=python3.11",
+        )
+
+
+def _need(code: int, what: str, fix: str) -> None:
+    if code != 0:
+        raise StartFailed(what, got=f"exit code {code}", allowed="exit code 0", fix=fix)
+
+
+def _make(folder: Path, inputs: Sequence[Path], fill: Callable[[Path], None]) -> None:
+    """Create one environment, unless the stamp says that it is up to date.
+
+    A half-made one is never stamped: the next run makes it anew.
+    """
+    stamp = folder / _STAMP
+    wanted = stamp_text(inputs)
+    if stamp.is_file() and stamp.read_text("ascii") == wanted:
+        print(f"{folder.name}: up to date")  # noqa: T201 - this is a command's output
+        return
+    began = time.perf_counter()
+    print(f"{folder.name}: installing ...", flush=True)  # noqa: T201
+    shutil.rmtree(folder, ignore_errors=True)
+    _ensure_venv_module()
+    venv.create(folder, with_pip=True)
+    fill(folder / "bin" / "python")
+    stamp.write_text(wanted, "ascii")
+    print(f"{folder.name}: ready after {time.perf_counter() - began:.0f} s")  # noqa: T201
+
+
+def _ensure_venv_module() -> None:
+    """Debian ships venv's pip in a package of its own."""
+    try:
+        import ensurepip  # noqa: F401 - only whether it is there
+    except ImportError:
+        package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+        line = f"apt-get install -y {package}"
+        if os.geteuid() != 0 or run_command(line.split()) != 0:
+            raise BadInput(
+                "this Python has no ensurepip",
+                got=sys.executable,
+                allowed=f"a Python with the package {package}",
+                fix=f"sudo {line}",
+            ) from None
+
+
+def _pip(python: Path, *arguments: str) -> None:
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _need(
+        run_command([*command, *arguments]),
+        f"pip install {' '.join(arguments)} failed",
+        "read pip's message above; it names the package and the index it asked",
+    )
+
+
+def _kit_itself(python: Path) -> None:
+    # setuptools comes from the lock, so that no build dependency is fetched unpinned.
+    _pip(python, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+
+
+def _fill_kit(python: Path) -> None:
+    _pip(python, "--require-hashes", "-r", str(LOCKS / "kit.lock"))
+    _kit_itself(python)
+
+
+def _fill_engine(python: Path) -> None:
+    _need(
+        run_command(torch_install(python, LOCKS / "engine-torch.lock", run_command)),
+        f"{TORCH} could not be installed",
+        f"give pip a folder or index that has it, or reach {TORCH_CPU_INDEX}",
+    )
+    # --no-deps: the lock is a lean set; what it leaves out is named in docs/limits.md.
+    _pip(python, "--no-deps", "--require-hashes", "-r", str(LOCKS / "engine.lock"))
+    _kit_itself(python)
+
+
+def main() -> int:
+    """Make both environments; returns the exit code."""
+    try:
+        check_python((sys.version_info.major, sys.version_info.minor))
+        kit_inputs = [LOCKS / "kit.lock", ROOT / "pyproject.toml"]
+        engine_inputs = [
+            LOCKS / "engine.lock",
+            LOCKS / "engine-torch.lock",
+            ROOT / "pyproject.toml",
+        ]
+        _make(KIT, kit_inputs, _fill_kit)
+        _make(ENGINE, engine_inputs, _fill_engine)
+    except TurnbackError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

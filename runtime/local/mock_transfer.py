@@ -1,0 +1,200 @@
+"""KV bookkeeping of the mock engine: handles, P dicts, records, counters."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from runtime.engine_api import (
+    EXTERNAL_HIT_TOKENS,
+    NIXL_AFTER_EXPIRY,
+    NIXL_BYTES,
+    NIXL_FAILED,
+    NIXL_READS,
+    NIXL_SECONDS,
+    RECORD,
+    Receipt,
+    Record,
+    transfer_params_problem,
+    verified_blocks,
+)
+from runtime.local.mock_tokens import HASH_ALGORITHM, SEED_FINGERPRINT
+
+BYTES_PER_TOKEN = 1024
+"""Size of one token's KV, as counted by NIXL_BYTES."""
+
+COUNTER_NAMES = (
+    NIXL_READS,
+    NIXL_SECONDS,
+    NIXL_BYTES,
+    NIXL_FAILED,
+    NIXL_AFTER_EXPIRY,
+    EXTERNAL_HIT_TOKENS,
+)
+
+_READ_TIMEOUT_S = 10.0
+
+
+class TransferFailed(Exception):
+    """A handle or P dict that cannot be used; the request ends with HTTP 500."""
+
+
+@dataclass
+class Transfers:
+    """The KV that one mock engine keeps for others, and what it reads of theirs.
+
+    Attributes:
+        is_prefill: a prefill node's dicts ask their reader to pull.
+        ttl_s: how long kept blocks last.
+        port: own HTTP port; it stands in for the NIXL side channel.
+        engine_id: new in every process; a test changes it to play a restart.
+        counters: value per sample name of engine_api.
+    """
+
+    is_prefill: bool
+    block_size_tokens: int
+    threshold_tokens: int
+    ttl_s: float
+    host: str
+    port: int
+    engine_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTER_NAMES, 0.0))
+    _kept: dict[str, float] = field(default_factory=dict)
+    _next_block: int = 1
+
+    @property
+    def kept_count(self) -> int:
+        """Sequences whose blocks are held for a reader."""
+        self._expire()
+        return len(self._kept)
+
+    def params(self, internal_id: str, tokens: int) -> dict[str, Any]:
+        """Keep a sequence's blocks and describe them: a P dict, or a handle without record."""
+        self._expire()
+        blocks = -(-tokens // self.block_size_tokens)
+        first, self._next_block = self._next_block, self._next_block + blocks
+        self._kept[internal_id] = time.perf_counter() + self.ttl_s
+        return {
+            "do_remote_prefill": self.is_prefill,
+            "do_remote_decode": not self.is_prefill,
+            "remote_block_ids": [list(range(first, first + blocks))],
+            "remote_num_tokens": tokens,
+            "remote_engine_id": self.engine_id,
+            "remote_request_id": internal_id,
+            "remote_host": self.host,
+            "remote_port": self.port,
+            "tp_size": 1,
+            "dcp_size": 1,
+            "pp_size": 1,
+            "remote_blocks_expiry_time": None if self.is_prefill else self._kept[internal_id],
+            "transfer_mode": "pull",
+            "remote_registration_generation": 0,
+        }
+
+    def record(self, hashes: Sequence[bytes], sequence_tokens: int) -> dict[str, Any]:
+        """The verification record of a finished sequence."""
+        return Record.of_blocks(
+            hashes,
+            sequence_tokens=sequence_tokens,
+            block_size_tokens=self.block_size_tokens,
+            algorithm=HASH_ALGORITHM,
+            seed_fingerprint=SEED_FINGERPRINT,
+        ).to_dict()
+
+    def judge(self, handle: Mapping[str, Any], mine: Sequence[bytes]) -> Receipt:
+        """What a prefill node with an empty prefix cache does with a handle.
+
+        Raises:
+            TransferFailed: the handle is malformed.
+        """
+        self.check(handle)
+        offered = handle["remote_num_tokens"]
+        record, refusal = self._readable_record(handle)
+        if record is None:
+            return Receipt(offered, 0, 0, 0, refusal)
+        size = self.block_size_tokens
+        verified = min(verified_blocks(mine, record.hashes), offered // size) * size
+        if not verified:
+            return Receipt(offered, 0, 0, 0, "no_match")
+        if verified < self.threshold_tokens:
+            return Receipt(offered, verified, 0, 0, "below_threshold")
+        return Receipt(offered, verified, 0, verified, "pulled")
+
+    def _readable_record(self, handle: Mapping[str, Any]) -> tuple[Record | None, str]:
+        if len(handle["remote_block_ids"]) != 1:
+            return None, "several_groups"
+        if handle.get(RECORD) is None:
+            return None, "no_record"
+        record = Record.from_dict(handle[RECORD])
+        if record is None:
+            return None, "bad_record"
+        if record.block_size_tokens != self.block_size_tokens:
+            return None, "other_block_size"
+        if (record.algorithm, record.seed_fingerprint) != (HASH_ALGORITHM, SEED_FINGERPRINT):
+            return None, "other_hash"
+        return record, ""
+
+    def check(self, params: Mapping[str, Any]) -> None:
+        """Raise TransferFailed on a dict that would end a stock engine."""
+        if problem := transfer_params_problem(params, block_size_tokens=self.block_size_tokens):
+            raise TransferFailed(problem)
+
+    async def read(
+        self, session: aiohttp.ClientSession, params: Mapping[str, Any], tokens: int
+    ) -> None:
+        """Read the leading tokens of another engine's blocks; 0 only tells it to free them.
+
+        Raises:
+            TransferFailed: the owner is gone or has restarted.
+        """
+        began = time.perf_counter()
+        url = f"http://{params['remote_host']}:{params['remote_port']}/mock/read"
+        asked = {
+            "request_id": params["remote_request_id"],
+            "engine_id": params["remote_engine_id"],
+        }
+        timeout = aiohttp.ClientTimeout(total=_READ_TIMEOUT_S)
+        try:
+            async with session.post(url, json=asked, timeout=timeout) as reply:
+                status = reply.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self.counters[NIXL_FAILED] += 1
+            raise TransferFailed(f"{url}: {error}") from error
+        if status != 200:
+            self.counters[NIXL_FAILED] += 1
+            raise TransferFailed(f"{url}: HTTP {status}")
+        if tokens:
+            blocks = -(-tokens // self.block_size_tokens)
+            self.counters[EXTERNAL_HIT_TOKENS] += tokens
+            self.counters[NIXL_READS] += 1
+            self.counters[NIXL_BYTES] += blocks * self.block_size_tokens * BYTES_PER_TOKEN
+            self.counters[NIXL_SECONDS] += time.perf_counter() - began
+
+    def release(self, request_id: str, engine_id: str) -> bool:
+        """A reader is done: free the blocks.
+
+        Returns:
+            False when the reader means another engine. One that comes after the blocks
+            were freed is only counted: it read whatever was there, and cannot tell.
+        """
+        if engine_id != self.engine_id:
+            return False
+        self._expire()
+        if self._kept.pop(request_id, None) is None:
+            self.counters[NIXL_AFTER_EXPIRY] += 1
+        return True
+
+    def _expire(self) -> None:
+        now = time.perf_counter()
+        for request_id in [key for key, end in self._kept.items() if end <= now]:
+            del self._kept[request_id]
+
+
+async def compute(tokens: int, us_per_token: float) -> None:
+    """Spend the time that a prefill of so many tokens takes."""
+    if tokens > 0 and us_per_token:
+        await asyncio.sleep(tokens * us_per_token / 1e6)

@@ -1,0 +1,1 @@
+"""Runs inside vLLM: the verified connector and the streaming backport."""

@@ -1,0 +1,97 @@
+"""What a reader sees in the terminal."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from runtime.bench.report import build_report
+from runtime.bench.table import render
+from runtime.bench.turn import TurnResult
+from runtime.contract.profile import Profile
+from runtime.engine_api import Receipt
+
+Make = Callable[..., TurnResult]
+
+COUNTERS = {
+    "nixl_reads": 4.0,
+    "nixl_bytes": 3 * 2.0**20,
+    "nixl_seconds": 0.25,
+    "failed_transfers": 0.0,
+    "reads_after_free": 1.0,
+}
+
+
+def shown(profile: Profile, results: list[TurnResult], **more: Any) -> str:
+    fields: dict[str, Any] = {"environment": {"engine": "vllm"}, "created_utc": "now"} | more
+    console = Console(file=io.StringIO(), width=160)
+    console.print(render(build_report(profile, results, **fields)))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def results(make_turn: Make) -> list[TurnResult]:
+    """Two conversations; turn 2 is four times faster, and one answer differs."""
+    built = []
+    for conversation in (0, 1):
+        for turn in (1, 2):
+            place = {"conversation": conversation, "turn": turn, "prompt_tokens": 60 * turn}
+            built.append(make_turn(arm="one_way", ttft_ms=80.0, **place))
+            built.append(
+                make_turn(
+                    arm="bidirectional",
+                    ttft_ms=80.0 if turn == 1 else 20.0,
+                    receipt=Receipt(96, 96, 0, 96, "pulled") if turn == 2 else None,
+                    token_ids=(5, 9) if conversation == turn == 1 else (5, 6),
+                    **place,
+                )
+            )
+    return built
+
+
+def test_every_turn_has_a_row(profile: Profile, results: list[TurnResult]) -> None:
+    """A row shows sizes, both latencies, the ratio with its interval, pulls and counts."""
+    rows = [line for line in shown(profile, results).splitlines() if line.startswith("│")]
+    cells = [[cell.strip() for cell in row.strip("│").split("│")] for row in rows]
+    assert cells == [
+        ["1", "60", "80.0", "80.0", "1.00x (1.00..1.00)", "0 / 0", "2/0/0, 2/0/0"],
+        ["2", "120", "80.0", "20.0", "4.00x (4.00..4.00)", "120 / 72", "2/0/0, 2/0/0"],
+        ["3", "-", "-", "-", "-", "0 / 0", "0/0/0, 0/0/0"],
+    ]
+
+
+def test_lines_for_the_whole_run(profile: Profile, results: list[TurnResult]) -> None:
+    """Overall ratio, exactness with the first difference, and engine counters follow."""
+    text = shown(profile, results, engine={"prefill": COUNTERS, "decode": None})
+    assert "Overall, turns 2 and later: 4.00x (4.00..4.00)" in text
+    assert "4 turns compared, 3 equal, 0 ties, 1 differences" in text
+    assert "conversation 1, turn 1, position 1 (token)" in text
+    assert "prefill engine: 4 NIXL reads, 3.0 MiB in 0.250 s, 0 failed transfers, 1 reads" in text
+    assert "decode engine: counters could not be read" in text
+
+
+def test_a_partial_report_says_so(profile: Profile, results: list[TurnResult]) -> None:
+    """What stopped the run stands above the table; a whole run has no such line."""
+    assert "PARTIAL REPORT: stopped by Ctrl-C" in shown(profile, results, stopped_by="Ctrl-C")
+    assert "PARTIAL" not in shown(profile, results)
+
+
+def test_a_mock_report_says_so(profile: Profile, results: list[TurnResult]) -> None:
+    """Times of the mock engine are never shown as if they were real ones."""
+    assert "MOCK ENGINE" in shown(profile, results, environment={"engine": "mock"})
+    assert "MOCK" not in shown(profile, results)
+
+
+def test_an_empty_report_can_be_shown(profile: Profile) -> None:
+    """A run stopped before its first turn is shown, not a crash."""
+    text = shown(profile, [], stopped_by="Ctrl-C")
+    assert "nothing to compare" in text
+    assert "Engine counters: not scraped" in text
+
+
+def test_a_single_conversation_has_no_interval(profile: Profile, results: list[TurnResult]) -> None:
+    """One value has no interval, and the table says it."""
+    assert "4.00x (no interval)" in shown(profile, [r for r in results if r.conversation == 0])

@@ -1,0 +1,97 @@
+"""The router's edges: other routes, refusals, the process."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.router.fleet import MODEL, Fleet, running_fleet, unused_port, wait_listening
+
+HEAVY = b'{"messages": [{"content": "' + b"x" * 5000 + b'"}]}'
+
+
+async def get(fleet: Fleet, path: str) -> tuple[int, object]:
+    """Status and JSON of a GET."""
+    async with fleet.session.get(f"{fleet.url}{path}") as reply:
+        return reply.status, await reply.json()
+
+
+async def test_models_come_from_a_decode_node_that_answers(model: Path) -> None:
+    """/v1/models is a D's, a dead D is skipped."""
+    async with running_fleet(model, dead_decodes=1) as fleet:
+        status, body = await get(fleet, "/v1/models")
+        assert status == 200
+        assert isinstance(body, dict)
+        assert body["data"][0]["id"] == MODEL
+
+
+async def test_models_without_a_decode_node_is_503(model: Path) -> None:
+    """With no D there is no list of models."""
+    async with running_fleet(model, decodes=0, dead_decodes=1) as fleet:
+        assert (await get(fleet, "/v1/models"))[0] == 503
+
+
+async def test_health_is_ok_when_every_node_is(model: Path) -> None:
+    """200 means that all nodes answer 200."""
+    async with running_fleet(model, prefills=2) as fleet:
+        assert await get(fleet, "/health") == (200, {"status": "ok", "nodes": 3, "failing": []})
+
+
+async def test_health_names_the_nodes_that_fail(model: Path) -> None:
+    """503 lists the addresses that do not answer."""
+    async with running_fleet(model, dead_prefills=1) as fleet:
+        dead = fleet.turns.spec.prefill_urls[0]
+        assert await get(fleet, "/health") == (
+            503,
+            {"status": "failing", "nodes": 3, "failing": [dead]},
+        )
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[]", b"{}"])
+async def test_bad_body_is_an_openai_error(model: Path, raw: bytes) -> None:
+    """A body that cannot be served is refused in OpenAI's shape, before any leg."""
+    async with running_fleet(model) as fleet:
+        reply = await fleet.post(raw)
+        assert reply.status == 400
+        error = reply.body["error"]
+        assert set(error) == {"message", "type", "code", "what", "got", "allowed", "fix"}
+        assert (error["type"], error["code"]) == ("invalid_request_error", 400)
+        assert fleet.prefills[0].requests == []
+
+
+async def test_too_large_a_body_is_413(model: Path) -> None:
+    """The limit of the spec holds, and the error names it."""
+    async with running_fleet(model, max_body_bytes=4096) as fleet:
+        reply = await fleet.post(HEAVY)
+        assert reply.status == 413
+        assert reply.body["error"]["allowed"] == "at most 4096 bytes"
+
+
+async def test_unknown_route_is_an_openai_error(model: Path) -> None:
+    """A wrong path is refused in the same shape."""
+    async with running_fleet(model) as fleet:
+        status, body = await get(fleet, "/v1/nothing")
+        assert status == 404
+        assert isinstance(body, dict)
+        assert body["error"]["got"] == "GET /v1/nothing"
+
+
+def test_serve_ends_on_sigterm() -> None:
+    """The router's process listens, and ends by itself with code 0 on SIGTERM."""
+    port = unused_port()
+    code = (
+        "from runtime.contract.node import KvTransferSpec, RouterSpec\n"
+        "from runtime.router.app import serve\n"
+        "serve(RouterSpec(prefill_urls=('http://127.0.0.1:1',),"
+        f" decode_urls=('http://127.0.0.1:1',), port={port}, kv=KvTransferSpec()))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], env=os.environ) as process:
+        try:
+            wait_listening(port)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=10) == 0
+        finally:
+            process.kill()

@@ -1,0 +1,156 @@
+"""Leg bodies and node order."""
+
+from typing import Any
+
+import pytest
+
+from runtime.engine_api import COLD_PREFILL, KV_PARAMS, PIN, RECEIPT
+from runtime.router.failure import RequestFailed
+from runtime.router.legs import (
+    RoundRobin,
+    asks_for_several_answers,
+    decode_body,
+    direct_body,
+    handle_problem,
+    p_dict_problem,
+    parse_request,
+    prefill_body,
+)
+
+BODY: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 64,
+    "max_completion_tokens": 64,
+    "min_tokens": 3,
+    "stop": ["."],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "logprobs": True,
+    "top_logprobs": 2,
+    "return_token_ids": True,
+    "temperature": 0.5,
+    "cache_salt": "s",
+    KV_PARAMS: {"remote_host": "evil"},
+}
+DICT: dict[str, Any] = {
+    "do_remote_prefill": True,
+    "do_remote_decode": False,
+    "remote_block_ids": [[1, 2]],
+    "remote_num_tokens": 40,
+    "remote_engine_id": "e",
+    "remote_request_id": "r",
+    "remote_host": "h",
+    "remote_port": 5600,
+    "tp_size": 1,
+    "dcp_size": 1,
+    "pp_size": 1,
+}
+HANDLE = DICT | {"do_remote_prefill": False, "do_remote_decode": True}
+
+
+def test_prefill_body_asks_for_one_token_of_the_same_prompt() -> None:
+    """P gets the client's request less what concerns the answer."""
+    assert prefill_body(BODY, None) == {
+        "model": "m",
+        "messages": BODY["messages"],
+        "temperature": 0.5,
+        "cache_salt": "s",
+        "stream": False,
+        "max_tokens": 1,
+        KV_PARAMS: dict(COLD_PREFILL),
+    }
+
+
+@pytest.mark.parametrize("count", [1, None])
+def test_prefill_body_has_n_only_where_the_client_had(count: int | None) -> None:
+    """n is never invented."""
+    assert prefill_body(BODY | {"n": count}, None)["n"] == 1
+    assert "n" not in prefill_body(BODY, None)
+
+
+def test_prefill_body_carries_the_handle_as_stored() -> None:
+    """The handle goes to P unchanged."""
+    assert prefill_body(BODY, HANDLE)[KV_PARAMS] == HANDLE
+
+
+def test_decode_body_carries_the_p_dict_less_the_receipt() -> None:
+    """D gets the client's request with P's dict in place of the client's."""
+    body = decode_body(BODY, DICT | {RECEIPT: {}}, pin=True)
+    assert body == BODY | {KV_PARAMS: DICT}
+
+
+def test_decode_body_says_when_to_pin_nothing() -> None:
+    """The pin key is there, and false, exactly when no handle is wanted."""
+    assert decode_body(BODY, DICT, pin=False)[KV_PARAMS] == DICT | {PIN: False}
+
+
+def test_bodies_leave_the_request_alone() -> None:
+    """A second attempt starts from the same request and dict."""
+    body, params = dict(BODY), DICT | {RECEIPT: {}}
+    prefill_body(body, HANDLE)
+    decode_body(body, params, pin=False)
+    assert body == BODY
+    assert params == DICT | {RECEIPT: {}}
+
+
+def test_direct_body_has_no_kv_params() -> None:
+    """A request without a P leg carries no dict."""
+    assert direct_body(BODY) == {name: BODY[name] for name in BODY if name != KV_PARAMS}
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(2, True), (1, False), (None, False), ("2", False)]
+)
+def test_several_answers(count: Any, expected: bool) -> None:
+    """Only an n above 1 makes several children."""
+    assert asks_for_several_answers(BODY | {"n": count}) is expected
+
+
+def test_p_dict_must_ask_to_be_pulled() -> None:
+    """A P dict passes, a handle in its place does not, nor does nothing."""
+    assert p_dict_problem(DICT, 32) is None
+    assert "do_remote_prefill" in str(p_dict_problem(HANDLE, 32))
+    assert "no kv_transfer_params" in str(p_dict_problem(None, 32))
+
+
+def test_handle_must_be_meant_for_a_prefill_node() -> None:
+    """A handle passes, a P dict in its place does not."""
+    assert handle_problem(HANDLE, 32) is None
+    assert "do_remote_decode" in str(handle_problem(DICT, 32))
+
+
+def test_block_count_must_fit_the_block_size() -> None:
+    """40 tokens are two blocks of 32, not of 64."""
+    assert p_dict_problem(DICT, 64) is not None
+    assert handle_problem(HANDLE, 64) is not None
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"{}", b'{"messages": "hi"}', b'{"messages": []}', b"\xff"]
+)
+def test_bad_request_bodies_are_refused(raw: bytes) -> None:
+    """Not JSON, not an object, or without messages: a 400 in four parts."""
+    with pytest.raises(RequestFailed) as caught:
+        parse_request(raw)
+    assert caught.value.status == 400
+    assert caught.value.got
+
+
+def test_order_starts_at_the_next_node_each_time() -> None:
+    """All nodes are tried, each first in its turn."""
+    nodes = RoundRobin(("a", "b/", "c"))
+    assert [nodes.order() for _ in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
+
+
+def test_order_prefers_and_avoids() -> None:
+    """The preferred node comes first, the avoided one last; unknown ones change nothing."""
+    nodes = RoundRobin(("a", "b", "c"))
+    assert nodes.order(first="c") == ["c", "a", "b"]
+    assert nodes.order(last="b") == ["c", "a", "b"]
+    assert nodes.order(first="gone", last="gone too") == ["c", "a", "b"]
