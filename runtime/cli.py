@@ -13,8 +13,9 @@ from rich.console import Console
 
 from runtime.contract.explain import explain
 from runtime.contract.node import KvTransferSpec, RouterSpec
-from runtime.contract.profile import load_profile
-from runtime.errors import EXIT_INTERRUPTED, TurnbackError
+from runtime.contract.profile import Profile, load_profile
+from runtime.errors import EXIT_INTERRUPTED, BadInput, TurnbackError
+from runtime.local.checks import check_port_free
 from runtime.local.demo import LocalOptions, run_demo, run_up
 
 app = typer.Typer(
@@ -41,22 +42,40 @@ SizeOption = Annotated[
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> None:
-    """Run to the end; SIGTERM is taken like Ctrl-C. Errors become messages and exit codes."""
+    """Run to the end; SIGTERM is taken like Ctrl-C. Errors become messages and exit codes.
+
+    Both are handled here, since a background job starts with SIGINT ignored.
+    """
 
     async def body() -> None:
         task = asyncio.current_task()
         if task is not None:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
         await work
 
     try:
         asyncio.run(body())
     except TurnbackError as error:
-        typer.echo(f"\nerror: {error}", err=True)
-        raise typer.Exit(error.exit_code) from None
+        raise _exit_with(error) from None
+    except OSError as error:
+        raise _exit_with(
+            BadInput(
+                "a file or folder cannot be used",
+                got=str(error),
+                allowed="folders that can be written, with room on the disk",
+                fix="give another --out, or mend what the system names",
+            )
+        ) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("\ninterrupted; every process that was started has been ended", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _exit_with(error: TurnbackError) -> typer.Exit:
+    """Print an error; raise what comes back."""
+    typer.echo(f"\nerror: {error}", err=True)
+    return typer.Exit(error.exit_code)
 
 
 def _options(
@@ -68,11 +87,14 @@ def _options(
     mock: bool,
     sizes: dict[str, int | None] | None = None,
 ) -> LocalOptions:
-    profile = load_profile("tiny")
-    changed = {name: size for name, size in (sizes or {}).items() if size is not None}
-    workload = profile.workload.model_copy(update=changed)
+    raw = load_profile("tiny").model_dump()
+    raw["workload"] |= {name: size for name, size in (sizes or {}).items() if size is not None}
+    try:
+        profile = Profile.model_validate(raw)
+    except ValidationError as error:
+        raise _exit_with(explain(error, "turnback demo")) from None
     return LocalOptions(
-        profile=profile.model_copy(update={"workload": workload}),
+        profile=profile,
         out=out,
         port=port,
         model=model,
@@ -150,10 +172,11 @@ def router(
                 }
             ),
         )
+        check_port_free(host, port)
     except ValidationError as error:
-        problem = explain(error, "turnback router")
-        typer.echo(f"error: {problem}", err=True)
-        raise typer.Exit(problem.exit_code) from None
+        raise _exit_with(explain(error, "turnback router")) from None
+    except BadInput as error:
+        raise _exit_with(error) from None
     serve(spec)
 
 

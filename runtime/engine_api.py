@@ -63,7 +63,9 @@ class Receipt:
         if not isinstance(raw, Mapping) or set(raw) != set(cls.__slots__):
             return None
         counts = [raw[name] for name in cls.__slots__[:4]]
-        if not all(_is_count(value) for value in counts) or raw["reason"] not in REASONS:
+        if not all(_is_count(value) for value in counts):
+            return None
+        if not isinstance(raw["reason"], str) or raw["reason"] not in REASONS:
             return None
         return cls(**raw)
 
@@ -185,6 +187,11 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _is_moment(value: Any) -> bool:
+    is_number = isinstance(value, float | int) and not isinstance(value, bool)
+    return is_number and abs(value) < 1e15 and not math.isnan(value)
+
+
 def _block_ids_problem(groups: Any) -> str | None:
     if not isinstance(groups, list | tuple) or not groups:
         return "remote_block_ids must be a non-empty list of lists"
@@ -239,7 +246,7 @@ def transfer_params_problem(params: Any, *, block_size_tokens: int | None = None
         if not _is_count(params.get(name)) or params[name] < 1:
             return f"{name} must be an integer >= 1"
     expiry = params.get("remote_blocks_expiry_time")
-    if expiry is not None and (not isinstance(expiry, float | int) or not math.isfinite(expiry)):
+    if expiry is not None and not _is_moment(expiry):
         return "remote_blocks_expiry_time must be a finite number or null"
     return _block_ids_problem(params.get("remote_block_ids")) or _counts_problem(
         params, block_size_tokens

@@ -1,7 +1,6 @@
 """The error tree and the exit codes of every `turnback` command.
 
 TurnbackError
-├── BelowBar      1: a measured result is below a bar the user set
 ├── BadInput      2: settings, paths, ports or environments that cannot work
 ├── StartFailed   3: a server did not become ready
 └── EngineDied    4: a server that had been ready ended by itself
@@ -30,12 +29,6 @@ class TurnbackError(Exception):
         return (
             f"{self.what}\n  got:     {self.got}\n  allowed: {self.allowed}\n  fix:     {self.fix}"
         )
-
-
-class BelowBar(TurnbackError):
-    """A measured result is below a bar the user set."""
-
-    exit_code = 1
 
 
 class BadInput(TurnbackError):

@@ -123,8 +123,8 @@ class Supervisor:
     async def _until_ready(self, session: aiohttp.ClientSession, one: _Running) -> None:
         began = time.perf_counter()
         while not await _answers(session, one.service.ready_url):
-            if one.process.returncode is not None:
-                raise _ended(one)
+            if ended := [any_ for any_ in self._running if any_.process.returncode is not None]:
+                raise _ended(ended[0])
             if time.perf_counter() - began > self._ready_timeout_s:
                 raise StartFailed(
                     f"{one.service.name} did not become ready",
@@ -156,9 +156,10 @@ class Supervisor:
         waits = {asyncio.ensure_future(one.process.wait()): one for one in self._running}
         try:
             done, _ = await asyncio.wait([job, *waits], return_when=asyncio.FIRST_COMPLETED)
-            if job in done:
-                return job.result()
-            raise _ended(next(waits[wait] for wait in waits if wait in done))
+            if ended := [one for wait, one in waits.items() if wait in done]:
+                # Also when the work is done: what it found of a dead engine is no result.
+                raise _ended(ended[0])
+            return job.result()
         finally:
             for task in (job, *waits):
                 task.cancel()

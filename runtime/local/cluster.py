@@ -37,18 +37,13 @@ class ClusterPlan:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Addresses of a running cluster.
-
-    Attributes:
-        pids: service name -> process id of its guard, the leader of its process group.
-    """
+    """Addresses of a running cluster."""
 
     router_url: str
     prefill_url: str
     decode_url: str
     model_name: str
     logs: Path
-    pids: dict[str, int]
 
 
 def _cores(index: int) -> tuple[int, ...]:
@@ -142,7 +137,6 @@ async def running_cluster(
                 decode_url=decode_url,
                 model_name=plan.profile.name,
                 logs=plan.logs,
-                pids=supervisor.pids(),
             ),
             supervisor,
         )

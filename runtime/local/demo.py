@@ -19,7 +19,7 @@ from runtime.bench.scrape import Counters, difference, settled_scrape
 from runtime.bench.table import render
 from runtime.bench.turn import TurnResult
 from runtime.contract.profile import Profile
-from runtime.errors import TurnbackError
+from runtime.errors import EngineDied, TurnbackError
 from runtime.local.checks import check_port_free, engine_versions, machine
 from runtime.local.cluster import HOST, Cluster, ClusterPlan, running_cluster
 from runtime.local.model import build_model, check_model
@@ -127,10 +127,24 @@ async def run_demo(options: LocalOptions, console: Console) -> Path:
         async with running_cluster(plan, _say_ready(console)) as (cluster, supervisor):
             status.stop()
             await supervisor.run(_measure(plan, cluster, run, folder, console))
+            _refuse_empty(run, plan)
     report = _write(options.profile, run, folder, None)
     console.print(render(report))
     console.print(f"report:  {folder / REPORT}\nturns:   {folder / TURNS}\nlogs:    {plan.logs}")
     return folder / REPORT
+
+
+def _refuse_empty(run: _Run, plan: ClusterPlan) -> None:
+    """A run without one good turn has measured nothing, whatever its engines say."""
+    if any(result.is_successful for result in run.results):
+        return
+    errors = [result.error for result in run.results if result.error]
+    raise EngineDied(
+        "no turn succeeded",
+        got=errors[0] if errors else "no turn was run",
+        allowed="at least one successful turn",
+        fix=f"read the logs in {plan.logs}",
+    )
 
 
 async def run_up(options: LocalOptions, console: Console) -> None:
@@ -228,13 +242,20 @@ def _write(profile: Profile, run: _Run, folder: Path, stopped_by: str | None) ->
     return report
 
 
+def _told(reason: BaseException) -> str:
+    if isinstance(reason, TurnbackError):
+        return reason.what
+    is_interrupt = isinstance(reason, asyncio.CancelledError | KeyboardInterrupt)
+    return "interrupted" if is_interrupt else repr(reason)
+
+
 @contextlib.contextmanager
 def _partial_report(profile: Profile, run: _Run, folder: Path, console: Console) -> Iterator[None]:
     """Write what was measured when the block is left early, then let the reason pass."""
     try:
         yield
-    except (TurnbackError, asyncio.CancelledError) as reason:
-        stopped_by = reason.what if isinstance(reason, TurnbackError) else "interrupted"
+    except BaseException as reason:
+        stopped_by = _told(reason)
         if run.results:
             console.print(render(_write(profile, run, folder, stopped_by)))
             console.print(f"partial report: {folder / REPORT}")

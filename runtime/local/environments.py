@@ -47,20 +47,20 @@ def torch_install(python: Path, lock: Path, run: Run) -> list[str]:
         index of CPU wheels), else the same with PyTorch's CPU index as its only index.
     """
     # pip checks hashes when the lock has them; the lock's are those of Python 3.11's wheel.
-    wanted = ["-r", str(lock)] if _version(python, run) == (3, 11) else [TORCH]
+    wanted = ["-r", str(lock)] if _is_311(python, run) else [TORCH]
     plain = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", *wanted]
     found = run([*plain, "--dry-run"]) == 0
     return plain if found else [*plain, "--index-url", TORCH_CPU_INDEX]
 
 
-def _version(python: Path, run: Run) -> tuple[int, int]:
-    is_311 = "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
-    return (3, 11) if run([str(python), "-c", is_311]) == 0 else (0, 0)
+def _is_311(python: Path, run: Run) -> bool:
+    ask = "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
+    return run([str(python), "-c", ask]) == 0
 
 
 def stamp_text(inputs: Sequence[Path], version: str = sys.version) -> str:
     """Digest of everything that an environment is made from."""
-    digest = hashlib.sha256(version.encode())
+    digest = hashlib.sha256(f"{version} {ROOT}".encode())  # environments cannot be moved
     for path in inputs:
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -152,12 +152,9 @@ def main() -> int:
     """Make both environments; returns the exit code."""
     try:
         check_python((sys.version_info.major, sys.version_info.minor))
-        kit_inputs = [LOCKS / "kit.lock", ROOT / "pyproject.toml"]
-        engine_inputs = [
-            LOCKS / "engine.lock",
-            LOCKS / "engine-torch.lock",
-            ROOT / "pyproject.toml",
-        ]
+        both = [ROOT / "pyproject.toml", Path(__file__)]
+        kit_inputs = [LOCKS / "kit.lock", *both]
+        engine_inputs = [LOCKS / "engine.lock", LOCKS / "engine-torch.lock", *both]
         _make(KIT, kit_inputs, _fill_kit)
         _make(ENGINE, engine_inputs, _fill_engine)
     except TurnbackError as error:

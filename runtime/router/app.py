@@ -92,7 +92,7 @@ def _refusal_of_server(request: web.Request, error: web.HTTPException) -> Reques
             status=413,
             got=f"{request.content_length or f'more than {limit_bytes}'} bytes",
             allowed=f"at most {limit_bytes} bytes",
-            fix="shorten the conversation, or raise max_body_bytes of the router",
+            fix="shorten the conversation",
         )
     return RequestFailed(
         error.reason,

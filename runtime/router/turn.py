@@ -61,8 +61,12 @@ class Answer:
 
     @classmethod
     def of_reply(cls, reply: Reply) -> "Answer":
-        """A complete reply as it is."""
-        return cls(reply.status, reply.content_type, reply.body)
+        """An engine's error as it is, less what no client may see."""
+        try:
+            body, _ = clean_json(reply.body)
+        except ValueError:
+            body = b""  # names internal fields and cannot be cleaned
+        return cls(reply.status, reply.content_type, body)
 
 
 @dataclass

@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -181,8 +183,6 @@ def test_killed_engine_ends_the_demo_and_keeps_results(
 
 def test_port_in_use(tmp_path: Path) -> None:
     """A taken port is found before anything starts."""
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -213,8 +213,6 @@ def _lose_weights(folder: Path) -> None:
 @pytest.mark.parametrize("harm", [_break_config, _break_weights, _break_tokenizer, _lose_weights])
 def test_broken_model_folder(harm: Any, tmp_path: Path, model: Path) -> None:
     """A model that no engine could serve is refused with the file's own problem."""
-    import shutil
-
     folder = tmp_path / "model"
     shutil.copytree(model, folder)
     check_model(folder)
@@ -282,6 +280,42 @@ def test_bad_router_settings(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert_four_parts(done.stderr)
     assert "block_size_tokens" in done.stderr
+
+
+def test_history_that_does_not_fit(tmp_path: Path) -> None:
+    """More turns than the model's length holds are refused before anything starts."""
+    done = run("demo", tmp_path, "--mock", "--turns", "20")
+    assert done.returncode == 2
+    assert_four_parts(done.stderr)
+    assert "11792" in done.stderr
+
+
+def test_reserved_port(tmp_path: Path) -> None:
+    """A port below 1024 is refused before the engines are started."""
+    done = run("up", tmp_path, "--mock", "--port", "80")
+    assert done.returncode == 2
+    assert_four_parts(done.stderr)
+
+
+def test_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    """A file in the place of --out is told, without a traceback."""
+    (tmp_path / "out").write_text("", "utf-8")
+    done = run("demo", tmp_path / "out", *QUICK)
+    assert done.returncode == 2
+    assert_four_parts(done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_router_port_in_use() -> None:
+    """The router alone tells a taken port as the other commands do."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        argv = [sys.executable, "-m", "runtime.cli", "router", "--prefill", "http://p"]
+        argv += ["--decode", "http://d", "--port", str(taken.getsockname()[1])]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert_four_parts(done.stderr)
 
 
 def test_earlier_results_are_kept(tmp_path: Path) -> None:
