@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any
@@ -180,10 +179,5 @@ def router(
     serve(spec)
 
 
-def main() -> None:
-    """Entry point of the `turnback` script."""
-    app()
-
-
 if __name__ == "__main__":
-    sys.exit(app())
+    app()
