@@ -123,7 +123,7 @@ class Supervisor:
     async def _until_ready(self, session: aiohttp.ClientSession, one: _Running) -> None:
         began = time.perf_counter()
         while not await _answers(session, one.service.ready_url):
-            if ended := [any_ for any_ in self._running if any_.process.returncode is not None]:
+            if ended := [some for some in self._running if some.process.returncode is not None]:
                 raise _ended(ended[0])
             if time.perf_counter() - began > self._ready_timeout_s:
                 raise StartFailed(

@@ -63,7 +63,13 @@ def test_receipt_survives_the_wire_and_others_do_not() -> None:
     receipt = Receipt(300, 288, 0, 288, "pulled")
     raw = receipt.to_dict()
     assert Receipt.from_dict(raw) == receipt
-    for change in ({"pulled_tokens": -1}, {"reason": "because"}, {"more": 1}):
+    changes: list[dict[str, object]] = [
+        {"pulled_tokens": -1},
+        {"reason": "because"},
+        {"reason": []},
+        {"more": 1},
+    ]
+    for change in changes:
         assert Receipt.from_dict(raw | change) is None
     assert Receipt.from_dict(None) is None
 

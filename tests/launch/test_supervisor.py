@@ -87,6 +87,15 @@ async def test_death_at_start_names_code_and_log(make: Make, tmp_path: Path) -> 
     assert gone_within(2.0, pids(tmp_path, "good"))
 
 
+async def test_death_of_a_sibling_ends_a_later_start(make: Make, tmp_path: Path) -> None:
+    """A service that dies while another one starts is told at once, not after the time limit."""
+    async with Supervisor(ready_timeout_s=30.0, grace_s=0.2) as supervisor:
+        await supervisor.start([make("first")])
+        os.kill(pids(tmp_path, "first")[0], signal.SIGKILL)
+        with pytest.raises(EngineDied, match="first ended while it served"):
+            await supervisor.start([make("second", "--never-ready")])
+
+
 async def test_no_answer_in_time_fails_the_start(make: Make) -> None:
     """A process that runs but never answers is not waited for without end."""
     async with Supervisor(ready_timeout_s=1.0, grace_s=0.2) as supervisor:

@@ -15,8 +15,12 @@ from typing import Any
 
 import pytest
 
+from runtime.bench.turn import TurnResult
+from runtime.contract.profile import load_profile
+from runtime.errors import EngineDied
 from runtime.local.checks import free_ports
-from runtime.local.demo import keep_earlier_results
+from runtime.local.cluster import ClusterPlan
+from runtime.local.demo import _refuse_empty, _Run, keep_earlier_results
 from runtime.local.model import build_model, check_model
 
 QUICK = ("--mock", "--conversations", "2", "--turns", "2")
@@ -280,6 +284,34 @@ def test_bad_router_settings(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert_four_parts(done.stderr)
     assert "block_size_tokens" in done.stderr
+
+
+def _failed_turn(error: str) -> TurnResult:
+    return TurnResult(
+        conversation=0,
+        turn=1,
+        arm="one_way",
+        outcome="errored",
+        error=error,
+        ttft_ms=None,
+        e2e_ms=None,
+        prompt_tokens=None,
+        text="",
+        token_ids=(),
+        logprobs=(),
+        top2=(),
+        receipt=None,
+        path=None,
+    )
+
+
+def test_run_without_a_good_turn_fails(tmp_path: Path) -> None:
+    """Engines that refuse every turn end in exit 4 and the first refusal, not in success."""
+    run_ = _Run({}, "now", [_failed_turn("HTTP 400: no"), _failed_turn("HTTP 400: no")])
+    plan = ClusterPlan(load_profile("tiny"), tmp_path, None, 0, tmp_path / "logs")
+    with pytest.raises(EngineDied, match="no turn succeeded") as failure:
+        _refuse_empty(run_, plan)
+    assert failure.value.got == "HTTP 400: no"
 
 
 def test_history_that_does_not_fit(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from runtime.contract.node import KvTransferSpec
 from runtime.engine_api import COLD_PREFILL, KV_PARAMS, NIXL_AFTER_EXPIRY, PIN, RECEIPT
+from runtime.router.engines import Reply
+from runtime.router.turn import Answer
 from tests.router.fleet import (
     LONG_TEXT,
     MODEL,
@@ -212,3 +214,12 @@ async def test_stored_handle_names_its_decode_node(model: Path) -> None:
         await fleet.turn()
         (stored,) = fleet.turns.store._handles.values()
         assert stored.decode_url == url_of(fleet.decodes[0])
+
+
+def test_engine_error_shows_nothing_internal() -> None:
+    """An engine's error keeps its status and loses what no client may see."""
+    body = b'{"error":{"message":"no"},"kv_transfer_params":{"remote_host":"10.0.0.1"}}'
+    answer = Answer.of_reply(Reply(400, "application/json", body))
+    assert (answer.status, answer.body) == (400, b'{"error":{"message":"no"}}')
+    broken = Answer.of_reply(Reply(500, "text/plain", b'"kv_transfer_params" in plain text'))
+    assert (broken.status, broken.body) == (500, b"")
