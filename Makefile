@@ -5,7 +5,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check
+.PHONY: setup demo test check fuzz
 
 setup:
 	@$(PYTHON) -m runtime.local.environments
@@ -20,3 +20,9 @@ test: setup
 # Lint, types, imports and the tests that start no engine.
 check: setup
 	@$(BIN)/python -m tests.run_all --fast
+
+# Random edited histories on two real servers, each answer held against a cold run's.
+TURNS ?= 500
+SEED ?= 1
+fuzz: setup
+	@$(BIN)/python -m tests.fuzz.run --turns $(TURNS) --seed $(SEED)

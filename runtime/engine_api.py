@@ -5,13 +5,10 @@ prefill node returns. Both have the same fields and differ in the two flags.
 Source: vLLM 0.32 and 0.33, v1/nixl/pull_scheduler.py, `request_finished`.
 """
 
-import base64
-import binascii
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 KV_PARAMS = "kv_transfer_params"
 
@@ -19,10 +16,10 @@ KV_PARAMS = "kv_transfer_params"
 PIN = "turnback_pin"
 RECORD = "turnback_record"
 RECEIPT = "turnback_receipt"
+RELEASE = "turnback_release"
 
-RECORD_VERSION = 1
-RECORD_HASH_BYTES = 16
-"""Bytes kept of each block hash. 128 bits: a second preimage stays out of reach."""
+RELEASE_PATH = "/v1/turnback/release"
+"""POST a handle to the engine that owns its blocks, and it frees them."""
 
 MAX_BLOCKS = 131_072
 """Upper bound on block ids in one dict: 4 Mi tokens at 32 a block."""
@@ -32,19 +29,29 @@ COLD_PREFILL: Mapping[str, Any] = {"do_remote_decode": True, "do_remote_prefill"
 
 _REQUIRED_TEXT = ("remote_engine_id", "remote_request_id", "remote_host")
 _REQUIRED_SIZES = ("tp_size", "dcp_size", "pp_size")
+_MAX_BLOCK_ID = 2**31 - 1
+_MAX_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a prefill node did with an offered handle; all counts in tokens.
+    """What a node did with an offered dict, and when.
+
+    Counts are tokens; the times after arrival are milliseconds since it, and None for
+    what did not happen.
 
     Attributes:
-        offered_tokens: tokens that the handle said it holds.
-        verified_tokens: leading tokens proven equal on both sides, whole blocks.
+        offered_tokens: tokens that the dict said it holds.
+        verified_tokens: leading tokens proven equal on both sides.
         local_tokens: leading tokens that the node's own prefix cache held.
-        pulled_tokens: tokens read from the decode node; they lie at positions
+        pulled_tokens: tokens read from the other node; they lie at positions
             local_tokens .. local_tokens + pulled_tokens - 1.
         reason: one of REASONS.
+        arrival_unix_s: when the engine's scheduler got the request, by its own clock.
+        pull_started_ms: the read was handed to the worker.
+        pull_ended_ms: the worker said that it was done.
+        scheduled_ms: the request was first scheduled for computation.
+        finished_ms: its last token was there.
     """
 
     offered_tokens: int
@@ -52,144 +59,71 @@ class Receipt:
     local_tokens: int
     pulled_tokens: int
     reason: str
+    arrival_unix_s: float = 0.0
+    pull_started_ms: float | None = None
+    pull_ended_ms: float | None = None
+    scheduled_ms: float | None = None
+    finished_ms: float | None = None
 
-    def to_dict(self) -> dict[str, int | str]:
+    def to_dict(self) -> dict[str, int | float | str | None]:
         """The receipt as plain JSON."""
         return asdict(self)
+
+    def stages_ms(self) -> dict[str, float | None]:
+        """Time in the engine: `queue`, `pull` (the read and the wait after it), `compute`.
+
+        The three add up to the time from arrival to end; None for what is not known.
+        """
+        started, scheduled, end = self.pull_started_ms, self.scheduled_ms, self.finished_ms
+        pull = None if started is None or scheduled is None else scheduled - started
+        compute = None if scheduled is None or end is None else end - scheduled
+        return {
+            "queue": scheduled if started is None else started,
+            "pull": pull,
+            "compute": compute,
+        }
 
     @classmethod
     def from_dict(cls, raw: Any) -> "Receipt | None":
         """Read a receipt out of an engine reply; None when it has another shape."""
         if not isinstance(raw, Mapping) or set(raw) != set(cls.__slots__):
             return None
-        counts = [raw[name] for name in cls.__slots__[:4]]
-        if not all(_is_count(value) for value in counts):
+        if not all(is_count(raw[name]) for name in cls.__slots__[:4]):
             return None
         if not isinstance(raw["reason"], str) or raw["reason"] not in REASONS:
+            return None
+        times = [raw[name] for name in cls.__slots__[6:] if raw[name] is not None]
+        if not all(_is_moment(value) for value in [raw["arrival_unix_s"], *times]):
             return None
         return cls(**raw)
 
 
 REASONS = {
-    "pulled": "the verified prefix was read from the decode node",
-    "local_hit": "the prefill node's own prefix cache held the verified prefix",
+    "pulled": "the verified prefix was read from the other node",
+    "local_hit": "the node's own prefix cache held the verified prefix",
     "below_threshold": "the verified prefix beyond the local cache is below the threshold",
+    "none_offered": "the request brought no handle and no P dict",
     "no_match": "the first block already differs",
-    "no_record": "the handle carries no verification record (a stock peer)",
+    "no_record": "there is no verification record (a stock peer)",
     "bad_record": "the record has another version or a broken shape",
     "other_hash": "hash algorithm or seed differ between the two nodes",
     "other_block_size": "block sizes differ between the two nodes",
-    "several_groups": "the model has more than one KV-cache group",
-    "malformed": "the handle's fields do not fit each other",
+    "several_groups": "KV of sliding windows is read whole or not at all, and not all is verified",
+    "recompute_asked": "the request must compute its whole prompt (prompt logprobs)",
+    "spent": "this node has been given the same dict before",
+    "malformed": "the dict's fields do not fit each other",
 }
 """Reason words of a receipt and what they mean."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What the owner of KV blocks says about the tokens in them.
-
-    Attributes:
-        algorithm: name of the block-hash algorithm.
-        seed_fingerprint: hex digest of the root of the hash chain.
-        block_size_tokens: tokens per hashed block.
-        hashes: one truncated hash per whole block, in order; each also covers all
-            blocks before it, the LoRA id, the cache salt and image contents.
-    """
-
-    algorithm: str
-    seed_fingerprint: str
-    block_size_tokens: int
-    hashes: tuple[bytes, ...]
-
-    @classmethod
-    def of_blocks(
-        cls,
-        block_hashes: Sequence[bytes],
-        *,
-        sequence_tokens: int,
-        block_size_tokens: int,
-        algorithm: str,
-        seed_fingerprint: str,
-    ) -> "Record":
-        """Record the whole blocks of a sequence that ends before its last token.
-
-        Args:
-            block_hashes: the engine's hashes of the sequence, full length.
-            sequence_tokens: L, prompt plus output. The KV of token L-1 may not be
-                written yet when the sequence ends, so its block is left out.
-            block_size_tokens: tokens per block.
-            algorithm: name of the block-hash algorithm.
-            seed_fingerprint: hex digest of the root of the hash chain.
-        """
-        blocks = max(0, sequence_tokens - 1) // block_size_tokens
-        kept = tuple(bytes(block[:RECORD_HASH_BYTES]) for block in block_hashes[:blocks])
-        return cls(algorithm, seed_fingerprint, block_size_tokens, kept)
-
-    def to_dict(self) -> dict[str, int | str]:
-        """The record as plain JSON; hashes are one base64 string."""
-        return {
-            "version": RECORD_VERSION,
-            "algorithm": self.algorithm,
-            "seed_fingerprint": self.seed_fingerprint,
-            "block_size_tokens": self.block_size_tokens,
-            "hashes": base64.b64encode(b"".join(self.hashes)).decode("ascii"),
-        }
-
-    @classmethod
-    def from_dict(cls, raw: Any) -> "Record | None":
-        """Read a record; None when the version is another or the shape is broken."""
-        if not isinstance(raw, Mapping) or raw.get("version") != RECORD_VERSION:
-            return None
-        texts = [raw.get(name) for name in ("algorithm", "seed_fingerprint", "hashes")]
-        size = raw.get("block_size_tokens")
-        if not all(isinstance(text, str) for text in texts) or not _is_count(size) or not size:
-            return None
-        algorithm, fingerprint, encoded = texts
-        try:
-            packed = base64.b64decode(encoded, validate=True)  # type: ignore[arg-type]
-        except (binascii.Error, ValueError):
-            return None
-        step = RECORD_HASH_BYTES
-        if len(packed) % step or len(packed) // step > MAX_BLOCKS:
-            return None
-        hashes = tuple(packed[at : at + step] for at in range(0, len(packed), step))
-        return cls(algorithm, fingerprint, size, hashes)  # type: ignore[arg-type]
-
-
-def verified_blocks(mine: Sequence[bytes], theirs: Sequence[bytes]) -> int:
-    """Count the leading blocks whose hashes agree.
-
-    Args:
-        mine: block hashes of the new prompt, in order; only the first
-            RECORD_HASH_BYTES of each count.
-        theirs: hashes of a record, in order.
-
-    Returns:
-        k in [0, min(len(mine), len(theirs))]; blocks 0..k-1 hold the same tokens.
-
-    Source:
-        vLLM hashes each block together with its parent's hash, so agreement at
-        block k-1 implies agreement before it (v1/core/kv_cache_utils.py, 0.32);
-        hence the bisection.
-    """
-    low, high = 0, min(len(mine), len(theirs))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if mine[middle - 1][:RECORD_HASH_BYTES] == theirs[middle - 1]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value out of JSON is an integer >= 0; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_moment(value: Any) -> bool:
     is_number = isinstance(value, float | int) and not isinstance(value, bool)
-    return is_number and abs(value) < 1e15 and not math.isnan(value)
+    return is_number and abs(value) < 1e15
 
 
 def _block_ids_problem(groups: Any) -> str | None:
@@ -199,25 +133,40 @@ def _block_ids_problem(groups: Any) -> str | None:
         return "remote_block_ids must hold one list per KV-cache group"
     if sum(len(group) for group in groups) > MAX_BLOCKS:
         return f"remote_block_ids holds more than {MAX_BLOCKS} ids"
-    if not all(_is_count(block) for group in groups for block in group):
-        return "remote_block_ids must hold integers >= 0"
-    if not any(groups):
+    filled = [group for group in groups if group]
+    if not filled:
         return "remote_block_ids holds no block"
+    # By type and extremes: a handle of 100,000 tokens has thousands of ids.
+    are_ints = all(set(map(type, group)) == {int} for group in filled)
+    if not are_ints or min(map(min, filled)) < 0 or max(map(max, filled)) > _MAX_BLOCK_ID:
+        return f"remote_block_ids must hold integers in 0..{_MAX_BLOCK_ID}"
     return None
 
 
-def _counts_problem(params: Mapping[str, Any], block_size_tokens: int | None) -> str | None:
-    tokens = params.get("remote_num_tokens")
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
-        return "remote_num_tokens must be an integer >= 1"
-    groups = params["remote_block_ids"]
-    if block_size_tokens is None or len(groups) != 1:
-        return None
-    expected = -(-tokens // block_size_tokens)
-    if len(groups[0]) != expected:
-        return (
-            f"{tokens} tokens need {expected} blocks of {block_size_tokens}, not {len(groups[0])}"
-        )
+def block_count_problem(
+    params: Mapping[str, Any], block_size_tokens: int, windows_tokens: Sequence[int] = (0,)
+) -> str | None:
+    """Say why a dict's block ids do not fit its token count, or None when they do.
+
+    Args:
+        params: a dict that `transfer_params_problem` has passed.
+        block_size_tokens: tokens per KV block.
+        windows_tokens: attention window of each KV-cache group, 0 for full attention.
+
+    Source:
+        A group hands over its window's blocks and one more (vLLM 0.32 and 0.33,
+        nixl/base_scheduler.py, `blocks_per_sw`).
+    """
+    tokens, groups = params["remote_num_tokens"], params["remote_block_ids"]
+    if len(groups) != len(windows_tokens):
+        return f"remote_block_ids has {len(groups)} groups, this model {len(windows_tokens)}"
+    whole = -(-tokens // block_size_tokens)
+    for group, window in zip(groups, windows_tokens, strict=True):
+        expected = min(whole, -(-window // block_size_tokens) + 1) if window else whole
+        if len(group) != expected:
+            return (
+                f"{tokens} tokens need {expected} blocks of {block_size_tokens}, not {len(group)}"
+            )
     return None
 
 
@@ -229,28 +178,49 @@ def transfer_params_problem(params: Any, *, block_size_tokens: int | None = None
 
     Args:
         params: the `kv_transfer_params` an engine returned.
-        block_size_tokens: tokens per KV block, to check the block count; None skips it.
+        block_size_tokens: tokens per KV block, to check the block count of a dict with
+            one KV-cache group; None skips it.
     """
     if not isinstance(params, Mapping):
         return "kv_transfer_params must be an object"
-    flags = (params.get("do_remote_prefill"), params.get("do_remote_decode"))
-    if flags not in ((True, False), (False, True)):
+    flags = [params.get("do_remote_prefill"), params.get("do_remote_decode")]
+    if not any(flags[at] is True and flags[1 - at] is False for at in (0, 1)):
         return "exactly one of do_remote_prefill and do_remote_decode must be true"
+    problem = (
+        _address_problem(params)
+        or _block_ids_problem(params.get("remote_block_ids"))
+        or _numbers_problem(params)
+    )
+    if problem is None and block_size_tokens is not None and len(params["remote_block_ids"]) == 1:
+        return block_count_problem(params, block_size_tokens)
+    return problem
+
+
+def _address_problem(params: Mapping[str, Any]) -> str | None:
     for name in _REQUIRED_TEXT:
         if not isinstance(params.get(name), str) or not params[name]:
             return f"{name} must be a non-empty string"
     port = params.get("remote_port")
-    if not _is_count(port) or not 1 <= port <= 65_535:  # type: ignore[operator]
+    if not is_count(port) or not 1 <= port <= 65_535:
         return "remote_port must be an integer in 1..65535"
     for name in _REQUIRED_SIZES:
-        if not _is_count(params.get(name)) or params[name] < 1:
-            return f"{name} must be an integer >= 1"
+        if not is_count(params.get(name)) or not 1 <= params[name] <= _MAX_RANKS:
+            return f"{name} must be an integer in 1..{_MAX_RANKS}"
+    return None
+
+
+def _numbers_problem(params: Mapping[str, Any]) -> str | None:
+    tokens = params.get("remote_num_tokens")
+    if not is_count(tokens) or tokens < 1:
+        return "remote_num_tokens must be an integer >= 1"
     expiry = params.get("remote_blocks_expiry_time")
-    if expiry is not None and not _is_moment(expiry):
-        return "remote_blocks_expiry_time must be a finite number or null"
-    return _block_ids_problem(params.get("remote_block_ids")) or _counts_problem(
-        params, block_size_tokens
-    )
+    # Without it P could not tell that D's blocks are anyone's by now.
+    is_handle = params["do_remote_decode"]
+    if not _is_moment(expiry) and (is_handle or expiry is not None):
+        return f"remote_blocks_expiry_time must be a finite number{'' if is_handle else ' or null'}"
+    if not is_count(params.get("remote_registration_generation", 0)):
+        return "remote_registration_generation must be an integer >= 0"
+    return None
 
 
 # Counters of vLLM's /metrics that the kit reads.

@@ -19,6 +19,8 @@ FAST: dict[str, tuple[str, ...]] = {
     "types": (str(KIT / "mypy"),),
     "imports": (str(KIT / "lint-imports"),),
     "shell": (str(KIT / "shellcheck"), ".ci/run"),
+    "verification": (*PYTEST, "tests/verification"),
+    "fuzz": (*PYTEST, "tests/fuzz"),
     "contract": (*PYTEST, "tests/contract"),
     "launch": (*PYTEST, "tests/launch"),
     "router": (*PYTEST, "tests/router"),
@@ -32,6 +34,7 @@ ENGINE: dict[str, tuple[str, ...]] = {
         *(str(ENGINE_PYTHON), "-m", "pytest", "-q"),
         *("-c", "tests/plugin/pytest.ini", "--rootdir", ".", "tests/plugin"),
     ),
+    "plugin on the next vLLM": (str(ENGINE_PYTHON), "-m", "tests.plugin.on_next_engine"),
     "engine": (*PYTEST, "tests/engine"),
 }
 
@@ -49,8 +52,8 @@ def main() -> int:
         minutes[room] = (time.perf_counter() - began) / 60
     print("\nminutes per room")  # noqa: T201
     for room, taken in minutes.items():
-        print(f"  {room:9} {taken:5.1f}  {'FAILED' if room in failed else 'ok'}")  # noqa: T201
-    print(f"  {'all':9} {sum(minutes.values()):5.1f}")  # noqa: T201
+        print(f"  {room:23} {taken:5.1f}  {'FAILED' if room in failed else 'ok'}")  # noqa: T201
+    print(f"  {'all':23} {sum(minutes.values()):5.1f}")  # noqa: T201
     print(f"{len(rooms) - len(failed)} passed, {len(failed)} failed")  # noqa: T201
     return 1 if failed else 0
 

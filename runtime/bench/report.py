@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,7 @@ from runtime.bench.exactness import compare
 from runtime.bench.stats import Interval, percentile, t_interval
 from runtime.bench.turn import ARMS, Arm, TurnResult
 from runtime.contract.profile import Profile
+from runtime.engine_api import Receipt
 
 SCHEMA_VERSION = 1
 
@@ -77,17 +79,6 @@ def split_pull(
     return prompt, pulled_tokens - prompt
 
 
-def returnable_answer_tokens(
-    previous_prompt_tokens: int, answer_tokens: int, block_size_tokens: int
-) -> int:
-    """Answer tokens that a full return of the turn before could have covered.
-
-    Whole blocks only, and not the last sampled token: its KV is never computed.
-    """
-    held = previous_prompt_tokens + answer_tokens - 1
-    return max(0, held // block_size_tokens * block_size_tokens - previous_prompt_tokens)
-
-
 def _arm(profile: Profile, results: Sequence[TurnResult], arm: Arm) -> dict[str, Any]:
     mine = [result for result in results if result.arm == arm]
     # Both arms send the same messages, so the other's count serves where this one failed.
@@ -127,9 +118,8 @@ def _turn(
             pulled_prompt += prompt
             pulled_answer += answer
         if previous is not None:
-            returnable += returnable_answer_tokens(
-                previous, profile.workload.answer_tokens, profile.kv.block_size_tokens
-            )
+            # Not the last sampled token: its KV is never computed.
+            returnable += profile.workload.answer_tokens - 1
     return {
         "turn": turn,
         "n": len(good),
@@ -140,7 +130,25 @@ def _turn(
         "prompt_tokens": fmean(counted) if counted else None,
         "pulled_prompt_tokens": pulled_prompt,
         "pulled_answer_tokens": pulled_answer,
-        "answer_tokens_in_whole_blocks": returnable,
+        "returnable_answer_tokens": returnable,
+        "prefill": _prefill_legs([r.receipt for r in good if r.receipt is not None]),
+    }
+
+
+def _prefill_legs(receipts: Sequence[Receipt]) -> dict[str, Any]:
+    """What the prefill node did with the handles of a turn, and where its time went."""
+    stages = [receipt.stages_ms() for receipt in receipts]
+
+    def median(stage: str) -> float | None:
+        known = [taken[stage] for taken in stages]
+        return percentile([ms for ms in known if ms is not None], 50)
+
+    return {
+        "reasons": dict(sorted(Counter(receipt.reason for receipt in receipts).items())),
+        "offered_tokens": sum(receipt.offered_tokens for receipt in receipts),
+        "verified_tokens": sum(receipt.verified_tokens for receipt in receipts),
+        "local_tokens": sum(receipt.local_tokens for receipt in receipts),
+        "stage_ms_p50": {stage: median(stage) for stage in ("queue", "pull", "compute")},
     }
 
 

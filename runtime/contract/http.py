@@ -12,5 +12,8 @@ DEBUG_HEADER = "X-Turnback-Debug"
 RECEIPT_HEADER = "X-Turnback-Receipt"
 """JSON of `runtime.engine_api.Receipt`: what the prefill node did with the handle."""
 
+DECODE_RECEIPT_HEADER = "X-Turnback-Decode-Receipt"
+"""The same of the decode node; a streamed reply has it as an SSE comment of this name."""
+
 PATH_HEADER = "X-Turnback-Path"
 """How the turn was served: `cold`, `warm`, `cold_retry` after a failed warm leg, or `direct`."""

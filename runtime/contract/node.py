@@ -92,6 +92,16 @@ class NodeSpec(Frozen):
     """Address of the API server and of the NIXL side channel; must be reachable by peers."""
     side_channel_port: Port
 
+    @model_validator(mode="after")
+    def _each_rank_has_a_core(self) -> Self:
+        ranks = self.serving.tensor_parallel_size
+        if len(self.cpu.cores) < ranks:
+            raise ValueError(
+                f"cpu.cores must name at least {ranks} cores, one for each of "
+                f"serving.tensor_parallel_size ranks, not {len(self.cpu.cores)}"
+            )
+        return self
+
 
 class RouterSpec(Frozen):
     """The router in front of the engines."""

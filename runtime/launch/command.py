@@ -74,13 +74,21 @@ def engine_command(spec: NodeSpec, python: Path) -> Command:
     return Command(argv=tuple(argv), env=_environment(spec))
 
 
+def _cores_by_rank(spec: NodeSpec) -> str:
+    """Cores of each tensor-parallel rank, ranks parted by `|`; a rank needs at least one."""
+    ranks, cores = spec.serving.tensor_parallel_size, spec.cpu.cores
+    return "|".join(",".join(map(str, cores[rank::ranks])) for rank in range(ranks))
+
+
 def _environment(spec: NodeSpec) -> dict[str, str]:
     return {
         "PYTHONHASHSEED": str(spec.kv.prefix_hash_seed),
         "VLLM_NIXL_SIDE_CHANNEL_HOST": spec.host,
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(spec.side_channel_port),
         "VLLM_CPU_KVCACHE_SPACE": str(spec.cpu.kv_cache_gib),
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, spec.cpu.cores)),
+        "VLLM_CPU_OMP_THREADS_BIND": _cores_by_rank(spec),
+        # vLLM adds a plugin's HTTP routes only when it is named here.
+        "VLLM_PLUGINS": "turnback_streaming,turnback_release",
         # Longer than any client keeps an idle connection, so that none is cut in use.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
         "VLLM_NO_USAGE_STATS": "1",

@@ -6,6 +6,7 @@ benchmark meet the replies, receipts and counters of real engines within millise
 
 import argparse
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -17,10 +18,11 @@ import orjson
 from aiohttp import web
 
 from runtime.contract.node import Role
-from runtime.engine_api import PIN, RECEIPT, RECORD
+from runtime.engine_api import KV_PARAMS, PIN, RECEIPT, RELEASE_PATH, transfer_params_problem
 from runtime.local.mock_replies import Job, stream_chunks, whole_reply
-from runtime.local.mock_tokens import MockTokens, block_hashes
+from runtime.local.mock_tokens import MockTokens, block_hashes, tail_hash
 from runtime.local.mock_transfer import COUNTER_NAMES, TransferFailed, Transfers, compute
+from runtime.verification.record import Sequenced
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -102,6 +104,7 @@ class MockEngine:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/mock/read", self._read)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post(RELEASE_PATH, self._release)
         return app
 
     async def _client(self, _app: web.Application) -> AsyncIterator[None]:
@@ -120,8 +123,18 @@ class MockEngine:
 
     async def _read(self, request: web.Request) -> web.Response:
         asked = await request.json()
-        is_mine = self.transfers.release(asked["request_id"], asked["engine_id"])
+        is_mine = self.transfers.done(asked["request_id"], asked["engine_id"])
         return web.json_response({}, status=200 if is_mine else 409)
+
+    async def _release(self, request: web.Request) -> web.Response:
+        try:
+            handle = (await request.json())[KV_PARAMS]
+        except (ValueError, KeyError, TypeError) as error:
+            return _error(400, "BadRequestError", f"no handle in the body: {error!r}")
+        if problem := transfer_params_problem(handle):
+            return _error(400, "BadRequestError", problem)
+        self.transfers.release(handle["remote_request_id"], handle["remote_engine_id"])
+        return web.json_response({}, status=202)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())
@@ -176,46 +189,40 @@ class MockEngine:
 
     async def _serve(self, job: Job) -> dict[str, Any] | None:
         """Prefill, by whatever means; returns the kv_transfer_params of the reply."""
-        if job.params.get("do_remote_decode"):
-            result: dict[str, Any] | None = await self._prefill(job)
-        elif job.params.get("do_remote_prefill"):
-            result = await self._decode(job)
-        else:
+        if not job.params:
             await compute(len(job.prompt), self.config.prefill_us_per_token)
             return None
-        if result is not None and self.faults.spoil_next:
+        params = dict(job.params)
+        leg = self.transfers.gate.admit(params, self._sequenced(job, job.prompt))
+        pulled = leg.match(0, self.config.threshold_tokens if leg.is_prefill else 1)
+        if leg.is_owed:
+            leg.allocated(pulled)
+            await self.transfers.read(self._open_session(), params, pulled)
+            leg.pull_ended_s = time.perf_counter() if pulled else None
+        leg.allocated(0)
+        await compute(len(job.prompt) - pulled, self.config.prefill_us_per_token)
+        result: dict[str, Any] = {}
+        if leg.is_prefill:
+            sequence = self._sequenced(job, job.prompt)
+            result = self.transfers.params(job.internal_id, sequence)
+            result["remote_prefill_cached_tokens"] = pulled
+        elif params and params.get(PIN) is not False:
+            # The KV of the last token is not written when the sequence ends.
+            ids = job.prompt + [choice.token_id for choice in job.choices]
+            result = self.transfers.params(job.internal_id, self._sequenced(job, ids[:-1]))
+        result[RECEIPT] = leg.receipt().to_dict()
+        if self.faults.spoil_next:
             spoiled = self.faults.spoil_next.pop(0)
             result = spoiled.get("replace", result | spoiled)
         return result
 
-    async def _prefill(self, job: Job) -> dict[str, Any]:
-        receipt, pulled = None, 0
-        if "remote_engine_id" in job.params:
-            receipt = self.transfers.judge(job.params, self._hashes(job, job.prompt))
-            pulled = receipt.pulled_tokens
-            await self.transfers.read(self._open_session(), job.params, pulled)
-        await compute(len(job.prompt) - pulled, self.config.prefill_us_per_token)
-        result = self.transfers.params(job.internal_id, len(job.prompt))
-        result["remote_prefill_cached_tokens"] = pulled
-        if receipt is not None:
-            result[RECEIPT] = receipt.to_dict()
-        return result
-
-    async def _decode(self, job: Job) -> dict[str, Any] | None:
-        self.transfers.check(job.params)
-        await self.transfers.read(
-            self._open_session(), job.params, min(job.params["remote_num_tokens"], len(job.prompt))
+    def _sequenced(self, job: Job, ids: list[int]) -> Sequenced:
+        size, salt = self.config.block_size_tokens, job.body.get("cache_salt")
+        return Sequenced(
+            tokens=len(ids),
+            block_hashes=block_hashes(ids, size, salt),
+            tail_hash=lambda start, end: tail_hash(ids[:end], start, size, salt),
         )
-        if job.params.get(PIN) is False:
-            return None
-        sequence = job.prompt + [choice.token_id for choice in job.choices]
-        # The KV of the last token is not written when the sequence ends.
-        result = self.transfers.params(job.internal_id, len(sequence) - 1)
-        result[RECORD] = self.transfers.record(self._hashes(job, sequence), len(sequence))
-        return result
-
-    def _hashes(self, job: Job, ids: list[int]) -> list[bytes]:
-        return block_hashes(ids, self.config.block_size_tokens, job.body.get("cache_salt"))
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -100,6 +100,13 @@ def block_hashes(ids: Sequence[int], block_size_tokens: int, salt: str | None) -
     return hashes
 
 
+def tail_hash(ids: Sequence[int], start: int, block_size_tokens: int, salt: str | None) -> bytes:
+    """Hash of the tokens from `start` on, chained to the whole blocks before it."""
+    before = block_hashes(ids[:start], block_size_tokens, salt)
+    parent = before[-1] if before else (salt or "").encode()
+    return hashlib.sha256(parent + _packed(ids[start:])).digest()
+
+
 def _choose(digest: bytes, candidates: Sequence[int], ranked: int) -> Choice:
     at = int.from_bytes(digest[:8], "big")
     best = -0.1 - digest[8] / 1000

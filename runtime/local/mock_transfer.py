@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,10 @@ from runtime.engine_api import (
     NIXL_READS,
     NIXL_SECONDS,
     RECORD,
-    Receipt,
-    Record,
-    transfer_params_problem,
-    verified_blocks,
 )
 from runtime.local.mock_tokens import HASH_ALGORITHM, SEED_FINGERPRINT
+from runtime.verification.leg import Gate, SpentDicts
+from runtime.verification.record import HashScheme, Record, Sequenced
 
 BYTES_PER_TOKEN = 1024
 """Size of one token's KV, as counted by NIXL_BYTES."""
@@ -52,6 +50,7 @@ class Transfers:
         ttl_s: how long kept blocks last.
         port: own HTTP port; it stands in for the NIXL side channel.
         engine_id: new in every process; a test changes it to play a restart.
+        gate: admits requests as the verified connector does.
         counters: value per sample name of engine_api.
     """
 
@@ -63,8 +62,13 @@ class Transfers:
     port: int
     engine_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTER_NAMES, 0.0))
+    gate: Gate = field(init=False)
     _kept: dict[str, float] = field(default_factory=dict)
     _next_block: int = 1
+
+    def __post_init__(self) -> None:
+        scheme = HashScheme(HASH_ALGORITHM, SEED_FINGERPRINT, self.block_size_tokens)
+        self.gate = Gate(scheme, (0,), 1, SpentDicts(self.ttl_s))
 
     @property
     def kept_count(self) -> int:
@@ -72,9 +76,10 @@ class Transfers:
         self._expire()
         return len(self._kept)
 
-    def params(self, internal_id: str, tokens: int) -> dict[str, Any]:
-        """Keep a sequence's blocks and describe them: a P dict, or a handle without record."""
+    def params(self, internal_id: str, sequence: Sequenced) -> dict[str, Any]:
+        """Keep a sequence's blocks and describe them: a P dict or a handle."""
         self._expire()
+        tokens = sequence.tokens
         blocks = -(-tokens // self.block_size_tokens)
         first, self._next_block = self._next_block, self._next_block + blocks
         self._kept[internal_id] = time.perf_counter() + self.ttl_s
@@ -93,55 +98,8 @@ class Transfers:
             "remote_blocks_expiry_time": None if self.is_prefill else self._kept[internal_id],
             "transfer_mode": "pull",
             "remote_registration_generation": 0,
+            RECORD: Record.of_sequence(sequence, self.gate.scheme).to_dict(),
         }
-
-    def record(self, hashes: Sequence[bytes], sequence_tokens: int) -> dict[str, Any]:
-        """The verification record of a finished sequence."""
-        return Record.of_blocks(
-            hashes,
-            sequence_tokens=sequence_tokens,
-            block_size_tokens=self.block_size_tokens,
-            algorithm=HASH_ALGORITHM,
-            seed_fingerprint=SEED_FINGERPRINT,
-        ).to_dict()
-
-    def judge(self, handle: Mapping[str, Any], mine: Sequence[bytes]) -> Receipt:
-        """What a prefill node with an empty prefix cache does with a handle.
-
-        Raises:
-            TransferFailed: the handle is malformed.
-        """
-        self.check(handle)
-        offered = handle["remote_num_tokens"]
-        record, refusal = self._readable_record(handle)
-        if record is None:
-            return Receipt(offered, 0, 0, 0, refusal)
-        size = self.block_size_tokens
-        verified = min(verified_blocks(mine, record.hashes), offered // size) * size
-        if not verified:
-            return Receipt(offered, 0, 0, 0, "no_match")
-        if verified < self.threshold_tokens:
-            return Receipt(offered, verified, 0, 0, "below_threshold")
-        return Receipt(offered, verified, 0, verified, "pulled")
-
-    def _readable_record(self, handle: Mapping[str, Any]) -> tuple[Record | None, str]:
-        if len(handle["remote_block_ids"]) != 1:
-            return None, "several_groups"
-        if handle.get(RECORD) is None:
-            return None, "no_record"
-        record = Record.from_dict(handle[RECORD])
-        if record is None:
-            return None, "bad_record"
-        if record.block_size_tokens != self.block_size_tokens:
-            return None, "other_block_size"
-        if (record.algorithm, record.seed_fingerprint) != (HASH_ALGORITHM, SEED_FINGERPRINT):
-            return None, "other_hash"
-        return record, ""
-
-    def check(self, params: Mapping[str, Any]) -> None:
-        """Raise TransferFailed on a dict that would end a stock engine."""
-        if problem := transfer_params_problem(params, block_size_tokens=self.block_size_tokens):
-            raise TransferFailed(problem)
 
     async def read(
         self, session: aiohttp.ClientSession, params: Mapping[str, Any], tokens: int
@@ -174,7 +132,12 @@ class Transfers:
             self.counters[NIXL_BYTES] += blocks * self.block_size_tokens * BYTES_PER_TOKEN
             self.counters[NIXL_SECONDS] += time.perf_counter() - began
 
-    def release(self, request_id: str, engine_id: str) -> bool:
+    def release(self, request_id: str, engine_id: str) -> None:
+        """Free a handle's blocks; nothing happens for one that is not kept here."""
+        if engine_id == self.engine_id:
+            self._kept.pop(request_id, None)
+
+    def done(self, request_id: str, engine_id: str) -> bool:
         """A reader is done: free the blocks.
 
         Returns:

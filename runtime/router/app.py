@@ -11,6 +11,7 @@ from aiohttp import web
 from runtime.contract.http import (
     CONVERSATION_HEADER,
     DEBUG_HEADER,
+    DECODE_RECEIPT_HEADER,
     PATH_HEADER,
     RECEIPT_HEADER,
     REUSE_HEADER,
@@ -19,6 +20,7 @@ from runtime.contract.node import RouterSpec
 from runtime.router.engines import CHAT_PATH
 from runtime.router.failure import JSON_TYPE, RequestFailed, error_body, no_node
 from runtime.router.legs import parse_request
+from runtime.router.metrics import CONTENT_TYPE
 from runtime.router.turn import Answer, Turn, Turns
 
 TURNS = web.AppKey("turns", Turns)
@@ -49,6 +51,7 @@ def build_app(spec: RouterSpec) -> web.Application:
     app.router.add_post(CHAT_PATH, _chat)
     app.router.add_get("/v1/models", _models)
     app.router.add_get("/health", _health)
+    app.router.add_get("/metrics", _metrics)
     return app
 
 
@@ -98,7 +101,7 @@ def _refusal_of_server(request: web.Request, error: web.HTTPException) -> Reques
         error.reason,
         status=error.status,
         got=f"{request.method} {request.path}",
-        allowed=f"POST {CHAT_PATH}, GET /v1/models, GET /health",
+        allowed=f"POST {CHAT_PATH}, GET /v1/models, GET /health, GET /metrics",
         fix="correct the method or the path",
     )
 
@@ -113,22 +116,27 @@ async def _chat(request: web.Request) -> web.StreamResponse:
     )
     answer = await request.app[TURNS].answer(turn)
     headers = {"Content-Type": answer.content_type}
-    if request.headers.get(DEBUG_HEADER) == "1":
+    is_debug = request.headers.get(DEBUG_HEADER) == "1"
+    if is_debug:
         headers |= _debug_headers(turn)
     if answer.stream is None:
         return web.Response(status=answer.status, body=answer.body, headers=headers)
-    return await _stream(request, answer, headers)
+    return await _stream(request, answer, headers, turn if is_debug else None)
 
 
 def _debug_headers(turn: Turn) -> dict[str, str]:
     headers: dict[str, str] = {PATH_HEADER: turn.path}
-    if turn.receipt is not None:
-        headers[RECEIPT_HEADER] = orjson.dumps(turn.receipt.to_dict()).decode()
+    for name, receipt in (
+        (RECEIPT_HEADER, turn.receipt),
+        (DECODE_RECEIPT_HEADER, turn.decode_receipt),
+    ):
+        if receipt is not None:
+            headers[name] = orjson.dumps(receipt.to_dict()).decode()
     return headers
 
 
 async def _stream(
-    request: web.Request, answer: Answer, headers: dict[str, str]
+    request: web.Request, answer: Answer, headers: dict[str, str], debugged: Turn | None
 ) -> web.StreamResponse:
     assert answer.stream is not None  # noqa: S101 - for the type checker; the caller has looked
     try:
@@ -137,6 +145,9 @@ async def _stream(
         async for data in answer.stream.clean_bytes():
             if data:
                 await response.write(data)
+        if debugged is not None and debugged.decode_receipt is not None:
+            told = orjson.dumps(debugged.decode_receipt.to_dict())
+            await response.write(b": %s %s\n\n" % (DECODE_RECEIPT_HEADER.encode(), told))
         await response.write_eof()
         return response
     finally:
@@ -158,6 +169,11 @@ async def _models(request: web.Request) -> web.Response:
         media_type = reply.headers.get("Content-Type", JSON_TYPE)
         return web.Response(status=reply.status, body=body, headers={"Content-Type": media_type})
     raise no_node("decode", tried)
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    body = request.app[TURNS].metrics.page()
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def _health(request: web.Request) -> web.Response:

@@ -48,7 +48,15 @@ def parse_request(raw: bytes) -> Body:
             got=f"messages is {'empty' if messages == [] else type(messages).__name__}",
             allowed="messages: a non-empty list",
         )
+    _drop_smuggled(body)
     return body
+
+
+def _drop_smuggled(body: Body) -> None:
+    """vLLM merges `vllm_xargs` into the place where it keeps kv_transfer_params."""
+    extra = body.get("vllm_xargs")
+    if isinstance(extra, dict) and KV_PARAMS in extra:
+        body["vllm_xargs"] = {name: extra[name] for name in extra if name != KV_PARAMS}
 
 
 def asks_for_several_answers(body: Mapping[str, Any]) -> bool:

@@ -23,10 +23,14 @@ from runtime.router.engines import (
     read_reply,
 )
 from runtime.router.failure import no_node
+from runtime.router.metrics import RouterMetrics
 from runtime.router.sse import clean_json
 from runtime.router.store import HandleStore, StoredHandle
 
 Path = Literal["cold", "warm", "cold_retry", "direct"]
+
+LEASE_GUARD_S = 5
+"""A decode leg is not sent this close to the end of P's lease: D must still accept it."""
 
 logger = logging.getLogger("turnback.router")
 
@@ -41,6 +45,7 @@ class Turn:
         key: the conversation; None when the turn takes no handle and leaves none.
         path: how it is being served.
         receipt: what P did with the handle.
+        decode_receipt: what D did with the P dict; there once D has finished.
     """
 
     body: Mapping[str, Any]
@@ -48,6 +53,7 @@ class Turn:
     key: str | None
     path: Path = "cold"
     receipt: Receipt | None = None
+    decode_receipt: Receipt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +83,13 @@ class Turns:
         spec: addresses and limits.
         session: HTTP client with the spec's timeouts.
         store: handles between turns.
+        metrics: what is counted.
     """
 
     spec: RouterSpec
     session: aiohttp.ClientSession
     store: HandleStore = field(default_factory=HandleStore)
+    metrics: RouterMetrics = field(default_factory=RouterMetrics)
 
     def __post_init__(self) -> None:
         self.prefills = legs.RoundRobin(self.spec.prefill_urls)
@@ -124,15 +132,25 @@ class Turns:
         else:
             p_dict = await self._prefill(turn, stored)
             turn.receipt = Receipt.from_dict(p_dict.get(RECEIPT))
+            if turn.receipt is not None:
+                self.metrics.observe("prefill", turn.receipt)
             body = legs.decode_body(turn.body, p_dict, pin=turn.key is not None)
+        dispatch_by_s = self._lease_end_s()
         tried = self.decodes.order(first=stored.decode_url if stored else None, last=avoid)
         for url in tried:
+            if turn.path != "direct" and asyncio.get_running_loop().time() > dispatch_by_s:
+                raise LegFailed(url, "the prefill node's lease ran out before it was reached")
             try:
                 response = await post_leg(self.session, url, body, turn.authorization)
             except NotConnected:
                 continue
             return await self._receive(turn, url, response)
         raise no_node("decode", tried)
+
+    def _lease_end_s(self) -> float:
+        """When P's blocks may be gone, if D has not begun to ask for them by then."""
+        lease_s = self.spec.kv.kv_lease_duration_s - LEASE_GUARD_S
+        return asyncio.get_running_loop().time() + lease_s
 
     async def _prefill(self, turn: Turn, stored: StoredHandle | None) -> Mapping[str, Any]:
         failed_url = None
@@ -197,7 +215,13 @@ class Turns:
         return Answer(reply.status, reply.content_type, body)
 
     def _keep(self, turn: Turn, url: str, params: Any) -> None:
-        """Store D's handle for the conversation's next turn."""
+        """Store D's handle for the conversation's next turn, and count its receipt."""
+        if isinstance(params, dict):
+            turn.decode_receipt = Receipt.from_dict(params.pop(RECEIPT, None))
+            if turn.decode_receipt is not None:
+                self.metrics.observe("decode", turn.decode_receipt)
+            if not params:
+                return  # D was asked not to pin
         if problem := legs.handle_problem(params, self.spec.kv.block_size_tokens):
             logger.warning("handle of %s not stored: %s", url, problem)
             return

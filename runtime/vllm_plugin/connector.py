@@ -1,27 +1,29 @@
 """The verified NIXL connector: KV is read only for the tokens it was computed from.
 
 Loaded by `kv_connector_module_path`; the class keeps the stock name because vLLM
-compares connector names. Source of the extended behaviour: vLLM 0.32,
-distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py.
+compares connector names.
 """
 
-import hashlib
-import logging
-import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
-    NixlPullConnectorScheduler,
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import (
+    NixlBaseConnector,
+    NixlPullConnector,
 )
-from vllm.v1.core import kv_cache_utils
+from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+    iter_layer_specs,
+)
 
-from runtime.engine_api import PIN, RECEIPT, RECORD, Receipt, Record
-from runtime.vllm_plugin.verify import HashScheme, Verdict, carries_handle, clip, discard, judge
-
-logger = logging.getLogger("vllm.turnback")
+from runtime.vllm_plugin.manners import sharing_cores
+from runtime.vllm_plugin.scheduler import VerifiedScheduler
+from runtime.vllm_plugin.worker import ReleasingWorker
 
 KNOWN_EXTRA_CONFIG = frozenset(
     {
@@ -40,13 +42,14 @@ KNOWN_EXTRA_CONFIG = frozenset(
 """
 
 
-def refuse_bad_config(extra: Mapping[str, Any], failure_policy: str) -> None:
+def refuse_bad_config(transfer: Any, *, is_cpu: bool) -> None:
     """Raise ValueError on settings that stock vLLM ignores or hangs on.
 
     Args:
-        extra: kv_connector_extra_config.
-        failure_policy: kv_load_failure_policy.
+        transfer: vLLM's KVTransferConfig.
+        is_cpu: the engine computes on CPU.
     """
+    extra: Mapping[str, Any] = transfer.kv_connector_extra_config
     if unknown := sorted(set(extra) - KNOWN_EXTRA_CONFIG):
         raise ValueError(
             "kv_connector_extra_config has keys that nothing reads\n"
@@ -62,145 +65,85 @@ def refuse_bad_config(extra: Mapping[str, Any], failure_policy: str) -> None:
             "  allowed: true\n"
             "  fix:     set it, or start without kv_connector_module_path for one-way serving"
         )
-    if failure_policy != "fail":
+    if transfer.kv_load_failure_policy != "fail":
         raise ValueError(
             "a failed read under this policy parks the request for ever\n"
-            f"  got:     kv_load_failure_policy = {failure_policy!r}\n"
+            f"  got:     kv_load_failure_policy = {transfer.kv_load_failure_policy!r}\n"
             "  allowed: fail\n"
             "  fix:     set it to fail; the router retries such a turn cold"
         )
-
-
-class VerifiedScheduler(NixlPullConnectorScheduler):
-    """Scheduler half: records on the owner's side, comparison on the reader's."""
-
-    def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any) -> None:
-        super().__init__(vllm_config, engine_id, kv_cache_config)
-        self._one_group = len(kv_cache_config.kv_cache_groups) == 1
-        self._algorithm: str = vllm_config.cache_config.prefix_caching_hash_algo
-        self._scheme: HashScheme | None = None
-        self._verdicts: dict[str, Verdict] = {}
-        self._receipts: dict[str, Receipt] = {}
-
-    def _hash_scheme(self) -> HashScheme:
-        # Late: vLLM sets the root of the hash chain after it has built the scheduler.
-        if self._scheme is None:
-            root = bytes(kv_cache_utils.NONE_HASH)
-            fingerprint = hashlib.sha256(self._algorithm.encode() + root).hexdigest()[:16]
-            self._scheme = HashScheme(self._algorithm, fingerprint, self.block_size)
-        return self._scheme
-
-    def on_new_request(self, request: Any) -> None:
-        """Verify an offered handle once, before anything can use it."""
-        params = request.kv_transfer_params
-        if carries_handle(params):
-            self._verdicts[request.request_id] = self._verify(params, request)
-        super().on_new_request(request)
-
-    def _verify(self, params: dict[str, Any], request: Any) -> Verdict:
-        scheme = self._hash_scheme()
-        verdict = judge(params, request.block_hashes, scheme)
-        if verdict.refusal == "malformed":
-            logger.warning(
-                "Handle of request %s refused: %s. The prompt is computed here.",
-                request.request_id,
-                verdict.detail,
-            )
-            discard(params)
-        elif verdict.refusal is None:
-            clip(params, verdict.verified_tokens, scheme.block_size_tokens)
-        return verdict
-
-    def get_num_new_matched_tokens(
-        self, request: Any, num_computed_tokens: int
-    ) -> tuple[int | None, bool]:
-        """Offer the verified tokens beyond the local cache, or nothing.
-
-        Args:
-            request: vLLM's Request.
-            num_computed_tokens: tokens that the local prefix cache holds, whole blocks.
-        """
-        verdict = self._verdicts.get(request.request_id)
-        if verdict is None:
-            count, is_async = super().get_num_new_matched_tokens(request, num_computed_tokens)
-            return count, is_async
-        if request.kv_transfer_params.get("_remote_blocks_processed"):
-            # Its handle is spent: after a preemption the prompt is computed here.
-            return 0, False
-        count, reason = self._pull_size(verdict, num_computed_tokens)
-        self._receipts[request.request_id] = Receipt(
-            offered_tokens=verdict.offered_tokens,
-            verified_tokens=verdict.verified_tokens,
-            local_tokens=num_computed_tokens,
-            pulled_tokens=count,
-            reason=reason,
+    if transfer.kv_buffer_device == "cpu" and not is_cpu:
+        raise ValueError(
+            "a prefill node with a host buffer never starts the read of a handle\n"
+            "  got:     kv_buffer_device = 'cpu' on a GPU\n"
+            "  allowed: the GPU's own device\n"
+            "  fix:     remove kv_buffer_device"
         )
-        # With nothing to pull, the stock code notifies the owner, which frees its blocks.
-        return count, count > 0
-
-    def _pull_size(self, verdict: Verdict, local_tokens: int) -> tuple[int, str]:
-        if verdict.refusal is not None:
-            return 0, verdict.refusal
-        if not self._one_group:
-            return 0, "several_groups"
-        count = verdict.verified_tokens - local_tokens
-        if count <= 0:
-            return 0, "local_hit"
-        if count < self.kv_recompute_threshold:
-            return 0, "below_threshold"
-        return count, "pulled"
-
-    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
-        """Add the record to a handle, the receipt to a P dict, or pin nothing at all."""
-        self._verdicts.pop(request.request_id, None)
-        receipt = self._receipts.pop(request.request_id, None)
-        params = request.kv_transfer_params
-        if params and _wants_no_pin(params):
-            self._stop_heartbeat(request.request_id)
-            self._reqs_not_processed.add(request.request_id)
-            return False, None
-        delay_free, reply = super().request_finished(request, block_ids)
-        if reply is None:
-            return delay_free, None
-        if receipt is not None:
-            reply[RECEIPT] = receipt.to_dict()
-        if reply["do_remote_decode"] and delay_free and self._one_group:
-            reply[RECORD] = self._record(request)
-        return delay_free, reply
-
-    def _record(self, request: Any) -> dict[str, int | str]:
-        scheme = self._hash_scheme()
-        return Record.of_blocks(
-            request.block_hashes,
-            sequence_tokens=request.num_tokens,
-            block_size_tokens=scheme.block_size_tokens,
-            algorithm=scheme.algorithm,
-            seed_fingerprint=scheme.seed_fingerprint,
-        ).to_dict()
+    if transfer.kv_role == "kv_producer":
+        raise ValueError(
+            "a kv_producer frees blocks that a step in flight may still write\n"
+            "  got:     kv_role = 'kv_producer'\n"
+            "  allowed: kv_both, kv_consumer\n"
+            "  fix:     set it to kv_both"
+        )
 
 
-def _wants_no_pin(params: Mapping[str, Any]) -> bool:
-    """A decode request that asked to leave no handle and has read its P dict.
+PROVEN_SPECS = frozenset({FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec})
+"""Layers whose KV was shown to survive the way; subclasses of them keep other blocks."""
 
-    One that was aborted before it was scheduled still owes P a notification, which
-    the stock code sends.
+
+def refuse_unproven_model(vllm_config: Any, kv_cache_config: Any, *, is_cpu: bool) -> None:
+    """Raise ValueError on a model whose KV this connector cannot hand over unchanged.
+
+    Args:
+        vllm_config: vLLM's VllmConfig.
+        kv_cache_config: vLLM's KVCacheConfig.
+        is_cpu: the engine computes on CPU.
     """
-    is_decode_leg = not params.get("do_remote_decode")
-    return is_decode_leg and params.get(PIN) is False and not params.get("do_remote_prefill")
+    parallel = vllm_config.parallel_config
+    groups = kv_cache_config.kv_cache_groups
+    sizes = {group.kv_cache_spec.block_size for group in groups}
+    specs = {type(spec) for group in groups for spec in iter_layer_specs(group.kv_cache_spec)}
+    unit = vllm_config.cache_config.prefix_match_unit
+    is_plain = vllm_config.scheduler_config.disable_hybrid_kv_cache_manager
+    if others := sorted(one.__name__ for one in specs - PROVEN_SPECS):
+        problem = f"layers whose KV was not proven: {', '.join(others)}"
+    elif SlidingWindowSpec in specs and is_plain:
+        problem = "sliding windows without the hybrid KV cache manager: their start is lost"
+    elif unit not in (None, vllm_config.cache_config.block_size):
+        problem = f"prefix_match_unit {unit}: hashes of other lengths than a block"
+    elif max(parallel.decode_context_parallel_size, parallel.prefill_context_parallel_size) > 1:
+        problem = "context parallelism: its block slices are not verified"
+    elif sizes != {vllm_config.cache_config.block_size}:
+        problem = f"KV-cache groups with block sizes {sorted(sizes)}: hashes cover one size"
+    elif is_cpu and vllm_config.model_config.use_mla:
+        # Seen on vLLM 0.32: a prefill on top of pulled, verified KV gives wrong tokens.
+        problem = "an MLA model on CPU: vLLM's CPU backend computes wrongly on pulled KV"
+    else:
+        return
+    raise ValueError(
+        "the verified connector cannot serve this model\n"
+        f"  got:     {problem}\n"
+        "  allowed: full and sliding-window attention with one block size, without context\n"
+        "           parallelism; MLA on GPU\n"
+        "  fix:     start without kv_connector_module_path for one-way serving by vLLM's own\n"
+        "           connector"
+    )
 
 
 class NixlConnector(NixlPullConnector):
     """The stock pull connector with a verifying scheduler half."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
-        transfer = vllm_config.kv_transfer_config
-        refuse_bad_config(transfer.kv_connector_extra_config, transfer.kv_load_failure_policy)
-        cores = os.sched_getaffinity(0)
-        super().__init__(vllm_config, role, kv_cache_config)
-        # On CPU the stock worker moves the model's thread to the last core of its NUMA
-        # node (nixl/base_worker.py), so that P and D of one machine share a core.
-        os.sched_setaffinity(0, cores)
+        is_cpu = current_platform.is_cpu()
+        refuse_bad_config(vllm_config.kv_transfer_config, is_cpu=is_cpu)
+        refuse_unproven_model(vllm_config, kv_cache_config, is_cpu=is_cpu)
+        # Not the pull connector's own, which would build the stock halves.
+        NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)
         if role == KVConnectorRole.SCHEDULER:
             self.connector_scheduler = VerifiedScheduler(
                 vllm_config, self.engine_id, kv_cache_config
             )
+            return
+        with sharing_cores() if is_cpu else nullcontext():
+            self.connector_worker = ReleasingWorker(vllm_config, self.engine_id, kv_cache_config)

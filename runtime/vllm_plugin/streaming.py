@@ -71,11 +71,12 @@ def register() -> None:
     if name != "MainProcess" and not name.startswith("ApiServer"):
         return  # engine cores and workers serve no HTTP
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionStreamResponse
-    from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
-    from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 
     if KV_PARAMS in ChatCompletionStreamResponse.model_fields:
         return
+    from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+    from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+
     for owner, method in (
         (OpenAIServingChat, "chat_completion_stream_generator"),
         (OpenAIServingCompletion, "completion_stream_generator"),

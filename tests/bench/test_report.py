@@ -10,7 +10,6 @@ import pytest
 
 from runtime.bench.report import (
     build_report,
-    returnable_answer_tokens,
     split_pull,
     write_report,
 )
@@ -22,26 +21,39 @@ Make = Callable[..., TurnResult]
 
 GOLDEN_KEYS = [
     "arms.bidirectional.requests",
-    "arms.bidirectional.turns.answer_tokens_in_whole_blocks",
     "arms.bidirectional.turns.errored",
     "arms.bidirectional.turns.incomplete",
     "arms.bidirectional.turns.n",
+    "arms.bidirectional.turns.prefill.local_tokens",
+    "arms.bidirectional.turns.prefill.offered_tokens",
+    "arms.bidirectional.turns.prefill.reasons.pulled",
+    "arms.bidirectional.turns.prefill.stage_ms_p50.compute",
+    "arms.bidirectional.turns.prefill.stage_ms_p50.pull",
+    "arms.bidirectional.turns.prefill.stage_ms_p50.queue",
+    "arms.bidirectional.turns.prefill.verified_tokens",
     "arms.bidirectional.turns.prompt_tokens",
     "arms.bidirectional.turns.pulled_answer_tokens",
     "arms.bidirectional.turns.pulled_prompt_tokens",
+    "arms.bidirectional.turns.returnable_answer_tokens",
     "arms.bidirectional.turns.ttft_ms.mean",
     "arms.bidirectional.turns.ttft_ms.p50",
     "arms.bidirectional.turns.ttft_ms.p90",
     "arms.bidirectional.turns.ttft_ms.p99",
     "arms.bidirectional.turns.turn",
     "arms.one_way.requests",
-    "arms.one_way.turns.answer_tokens_in_whole_blocks",
     "arms.one_way.turns.errored",
     "arms.one_way.turns.incomplete",
     "arms.one_way.turns.n",
+    "arms.one_way.turns.prefill.local_tokens",
+    "arms.one_way.turns.prefill.offered_tokens",
+    "arms.one_way.turns.prefill.stage_ms_p50.compute",
+    "arms.one_way.turns.prefill.stage_ms_p50.pull",
+    "arms.one_way.turns.prefill.stage_ms_p50.queue",
+    "arms.one_way.turns.prefill.verified_tokens",
     "arms.one_way.turns.prompt_tokens",
     "arms.one_way.turns.pulled_answer_tokens",
     "arms.one_way.turns.pulled_prompt_tokens",
+    "arms.one_way.turns.returnable_answer_tokens",
     "arms.one_way.turns.ttft_ms.mean",
     "arms.one_way.turns.ttft_ms.p50",
     "arms.one_way.turns.ttft_ms.p90",
@@ -98,7 +110,9 @@ def results(make_turn: Make) -> list[TurnResult]:
             fields = {"conversation": conversation, "turn": turn, "prompt_tokens": 60 * turn}
             built.append(make_turn(arm="one_way", ttft_ms=80.0, **fields))
             warm_ms = 80.0 if turn == 1 else 80.0 / ratio
-            receipt = Receipt(96, 96, 0, 96, "pulled") if turn == 2 else None
+            receipt = (
+                Receipt(96, 96, 0, 96, "pulled", 0.0, 1.0, 2.5, 3.0, 6.0) if turn == 2 else None
+            )
             built.append(make_turn(arm="bidirectional", ttft_ms=warm_ms, receipt=receipt, **fields))
     return built
 
@@ -128,11 +142,19 @@ def test_turn_figures(profile: Profile, results: list[TurnResult]) -> None:
         "prompt_tokens": 120.0,
         "pulled_prompt_tokens": 120,
         "pulled_answer_tokens": 72,
-        # Each held 60 + 40 - 1 = 99 tokens, 3 whole blocks: 96 - 60 of the answer.
-        "answer_tokens_in_whole_blocks": 72,
+        # Of each answer of 40 tokens all but the last one.
+        "returnable_answer_tokens": 78,
+        "prefill": {
+            "reasons": {"pulled": 2},
+            "offered_tokens": 192,
+            "verified_tokens": 192,
+            "local_tokens": 0,
+            "stage_ms_p50": {"queue": 1.0, "pull": 2.0, "compute": 3.0},
+        },
     }
     assert arms["one_way"]["turns"][1]["pulled_prompt_tokens"] == 0
-    assert arms["one_way"]["turns"][0]["answer_tokens_in_whole_blocks"] == 0
+    assert arms["one_way"]["turns"][0]["returnable_answer_tokens"] == 0
+    assert arms["one_way"]["turns"][0]["prefill"]["stage_ms_p50"]["pull"] is None
 
 
 def test_failures_are_counted_beside_latencies(
@@ -232,17 +254,6 @@ def test_a_pull_is_split_at_the_previous_prompts_end(
     """Positions below the previous prompt's length are prompt, the rest is answer."""
     split = split_pull(local_tokens=local, pulled_tokens=pulled, previous_prompt_tokens=previous)
     assert split == want
-
-
-@pytest.mark.parametrize(
-    ("previous", "answer", "want"),
-    [(60, 40, 36), (60, 37, 36), (60, 36, 4), (64, 32, 0), (1, 2, 0)],
-)
-def test_returnable_tokens_are_whole_blocks_without_the_last(
-    previous: int, answer: int, want: int
-) -> None:
-    """The last sampled token has no KV, so a block that it would fill does not count."""
-    assert returnable_answer_tokens(previous, answer, 32) == want
 
 
 def test_engine_counters_are_passed_on(profile: Profile) -> None:

@@ -12,10 +12,12 @@ from runtime.cli import app
 from runtime.contract import http
 from runtime.contract.node import CpuSpec, KvTransferSpec, NodeSpec, RouterSpec, ServingSpec
 from runtime.contract.profile import Profile, ProfileServing, WorkloadSpec
-from runtime.engine_api import REASONS, Receipt
+from runtime.engine_api import REASONS, RELEASE_PATH, Receipt
+from runtime.router.metrics import RouterMetrics
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
+EXACTNESS = (ROOT / "docs" / "exactness.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 COMMANDS = typer.main.get_command(app)
 
@@ -47,11 +49,39 @@ def test_every_setting_is_documented(model: type[BaseModel]) -> None:
 def test_every_header_and_reason_is_documented() -> None:
     """What a client can send and read is listed."""
     names = [value for name, value in vars(http).items() if name.endswith("_HEADER")]
-    assert len(names) == 5
+    assert len(names) == 6
     for name in [*names, *Receipt.__slots__]:
         assert name in REFERENCE
     for reason, meaning in REASONS.items():
         assert f"| `{reason}` | {meaning} |" in REFERENCE
+
+
+def test_every_metric_and_engine_route_is_documented() -> None:
+    """What /metrics of the router shows, and what the plugin adds to an engine."""
+    page = RouterMetrics().page().decode()
+    names = re.findall(r"^# TYPE (\S+) (?:counter|histogram)$", page, re.MULTILINE)
+    assert len(names) == 3
+    for name in [*names, RELEASE_PATH]:
+        assert name in REFERENCE
+
+
+def test_every_hazard_is_mapped_to_tests_that_exist() -> None:
+    """docs/exactness.md has each hazard once, and names tests that are there."""
+    rows = re.findall(r"^\| (\d+) \|.*\|.*\| (.*) \|$", EXACTNESS, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 29))
+    assert all("`tests/" in shown for _, shown in rows)
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?", EXACTNESS)
+    assert len(named) > 40
+    for path, test in named:
+        source = (ROOT / path).read_text("utf-8")
+        assert f"def {test}(" in source if test else source, f"{path}::{test}"
+
+
+def test_no_page_has_a_blank_to_fill() -> None:
+    """A figure that was never put in stands as a word in capitals."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        prose = re.sub(r"`[^`]*`", "", page.read_text("utf-8"))
+        assert not re.search(r"\b[A-Z]{3,}_[A-Z]{3,}\b", prose), page.name
 
 
 def test_readme_shows_both_commands_and_stays_short() -> None:

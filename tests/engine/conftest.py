@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
 
-from runtime.local.model import build_model, load_tokenizer
+from runtime.local.model import build_model
+from tests.engine.pairs import ENGINE, ROOT
 
-ROOT = Path(__file__).parents[2]
-ENGINE = ROOT / ".venv-engine"
 START_LIMIT_S = 300.0
 
 
@@ -42,14 +40,11 @@ def model() -> Path:
 
 
 @pytest.fixture(scope="session")
-def tokenizer(model: Path) -> Tokenizer:
-    """The tiny model's tokenizer."""
-    return load_tokenizer(model)
-
-
-@pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Up]:
-    """`turnback up` with the verified connector; Ctrl-C ends it and leaves nothing."""
+    """`turnback up` with the verified connector; Ctrl-C ends it and leaves nothing.
+
+    One for test_exactness.py and test_pair.py, whose last test ends it.
+    """
     out = tmp_path_factory.mktemp("up")
     argv = [sys.executable, "-m", "runtime.cli", "up", "--out", str(out), "--model", str(model)]
     with subprocess.Popen(

@@ -7,7 +7,7 @@ from what they stand for.
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -20,11 +20,15 @@ from runtime.engine_api import (
     PIN,
     RECEIPT,
     RECORD,
+    RELEASE_PATH,
     Receipt,
-    Record,
     parse_metrics,
     transfer_params_problem,
 )
+from runtime.verification.record import Record
+
+Reply = dict[str, Any]
+Message = dict[str, str]
 
 BLOCK_SIZE_TOKENS = 32
 THRESHOLD_TOKENS = 64
@@ -33,17 +37,19 @@ _COUNTER_LIMIT_S = 5.0
 _TEXT = " ".join(f"ship {number} left the harbour" for number in range(60))
 """A few hundred tokens under any tokenizer: more than the threshold."""
 
-Reply = dict[str, Any]
-Message = dict[str, str]
-
 
 @dataclass(frozen=True)
 class Pair:
-    """A prefill and a decode server with block size 32 and threshold 64."""
+    """A prefill and a decode server with block size 32 and threshold 64.
+
+    Attributes:
+        given: handles and P dicts that the servers gave out, as (owner's URL, dict).
+    """
 
     prefill_url: str
     decode_url: str
     model: str
+    given: list[tuple[str, Reply]] = field(default_factory=list)
 
 
 Check = Callable[[Pair], Awaitable[None]]
@@ -88,7 +94,11 @@ class _Client:
         ) as reply:
             raw = await reply.read()
             assert reply.status == 200, raw
-            return raw
+        for line in raw.splitlines():
+            data = line.removeprefix(b"data: ")
+            if data.startswith(b"{") and (params := orjson.loads(data).get(KV_PARAMS)):
+                self._pair.given.append((url, params))
+        return raw
 
     async def prefill(
         self, messages: list[Message], handle: Mapping[str, Any] | None = None
@@ -140,6 +150,12 @@ def _next(played: _Played) -> list[Message]:
     ]
 
 
+def _receipt(reply: Reply) -> Receipt:
+    receipt = Receipt.from_dict(reply[KV_PARAMS][RECEIPT])
+    assert receipt is not None
+    return receipt
+
+
 def _assert_sendable(params: Any) -> None:
     assert transfer_params_problem(params, block_size_tokens=BLOCK_SIZE_TOKENS) is None
 
@@ -156,14 +172,22 @@ async def check_health_and_models(pair: Pair) -> None:
 
 
 async def check_prefill_leg_returns_a_p_dict(pair: Pair) -> None:
-    """A cold P leg returns a sendable dict that asks to be pulled, without a receipt."""
+    """A cold P leg returns a sendable dict with a record; its receipt says that it was cold."""
     async with _session() as session:
         reply = await _Client(pair, session).prefill(_first())
         params = reply[KV_PARAMS]
         _assert_sendable(params)
         assert params["do_remote_prefill"] is True
         assert params["remote_num_tokens"] == reply["usage"]["prompt_tokens"]
-        assert RECEIPT not in params
+        record = Record.from_dict(params[RECORD])
+        assert record is not None
+        assert record.tokens == params["remote_num_tokens"]
+        receipt = _receipt(reply)
+        assert (receipt.reason, receipt.offered_tokens) == ("none_offered", 0)
+        assert receipt.scheduled_ms is not None
+        assert receipt.finished_ms is not None
+        assert 0 <= receipt.scheduled_ms <= receipt.finished_ms
+        assert receipt.pull_started_ms is receipt.pull_ended_ms is None
 
 
 async def check_decode_leg_returns_a_handle_with_record(pair: Pair) -> None:
@@ -175,8 +199,13 @@ async def check_decode_leg_returns_a_handle_with_record(pair: Pair) -> None:
         assert handle["do_remote_decode"] is True
         record = Record.from_dict(handle[RECORD])
         assert record is not None
-        assert record.block_size_tokens == BLOCK_SIZE_TOKENS
-        assert len(record.hashes) == (reply["usage"]["total_tokens"] - 1) // BLOCK_SIZE_TOKENS
+        assert record.scheme.block_size_tokens == BLOCK_SIZE_TOKENS
+        assert record.tokens == handle["remote_num_tokens"] == reply["usage"]["total_tokens"] - 1
+        receipt = _receipt(reply)
+        assert (receipt.reason, receipt.verified_tokens) == (
+            "pulled",
+            reply["usage"]["prompt_tokens"],
+        )
 
 
 async def check_stream_has_the_handle_in_its_finish_chunk_only(pair: Pair) -> None:
@@ -200,6 +229,7 @@ async def check_pin_false_leaves_no_handle(pair: Pair) -> None:
             body = client.decode_body(_first(), params, stream=is_streamed)
             raw = await client.raw(pair.decode_url, body)
             assert b"remote_engine_id" not in raw
+            assert b'"reason"' in raw
 
 
 async def check_second_turn_pulls(pair: Pair) -> None:
@@ -209,11 +239,14 @@ async def check_second_turn_pulls(pair: Pair) -> None:
         first = await client.turn(_first())
         before = await client.hit_tokens()
         prefilled = await client.prefill(_next(first), first.answered[KV_PARAMS])
-        receipt = Receipt.from_dict(prefilled[KV_PARAMS][RECEIPT])
-        assert receipt is not None
+        receipt = _receipt(prefilled)
         assert receipt.reason == "pulled"
         assert receipt.offered_tokens == first.answered[KV_PARAMS]["remote_num_tokens"]
         assert THRESHOLD_TOKENS <= receipt.pulled_tokens <= receipt.verified_tokens
+        assert receipt.pull_started_ms is not None
+        assert receipt.pull_ended_ms is not None
+        assert receipt.scheduled_ms is not None
+        assert receipt.pull_started_ms <= receipt.pull_ended_ms <= receipt.scheduled_ms
         # The pulled blocks and the local ones together are the verified prefix.
         assert receipt.local_tokens + receipt.pulled_tokens == receipt.verified_tokens
         # vLLM publishes its counters a little late.
@@ -229,8 +262,7 @@ async def check_other_history_is_not_pulled(pair: Pair) -> None:
         first = await client.turn(_first())
         other = [{"role": "user", "content": f"no {_TEXT}"}]
         played = await client.turn(other, first.answered[KV_PARAMS])
-        receipt = Receipt.from_dict(played.prefilled[KV_PARAMS][RECEIPT])
-        assert receipt is not None
+        receipt = _receipt(played.prefilled)
         assert (receipt.reason, receipt.pulled_tokens) == ("no_match", 0)
 
 
@@ -310,6 +342,59 @@ async def check_allowed_token_ids(pair: Pair) -> None:
         assert set(played.token_ids) <= set(allowed)
 
 
+async def release_all(pair: Pair) -> None:
+    """Give back everything that the checks were given and did not use."""
+    async with _session() as session:
+        for url, params in pair.given:
+            if "remote_request_id" not in params:
+                continue
+            async with session.post(f"{url}{RELEASE_PATH}", json={KV_PARAMS: params}) as reply:
+                assert reply.status == 202
+
+
+async def check_release_is_idempotent(pair: Pair) -> None:
+    """202 for a handle that is pinned, was released, was read, or is of another engine."""
+    async with _session() as session:
+        client = _Client(pair, session)
+        handle = (await client.turn(_first())).answered[KV_PARAMS]
+        other = handle | {"remote_engine_id": uuid.uuid4().hex}
+        for released in (other, handle, handle):
+            async with session.post(
+                f"{pair.decode_url}{RELEASE_PATH}", json={KV_PARAMS: released}
+            ) as reply:
+                assert reply.status == 202
+        bodies: tuple[Any, ...] = ({}, {KV_PARAMS: {}}, [], "x")
+        for body in bodies:
+            async with session.post(f"{pair.decode_url}{RELEASE_PATH}", json=body) as reply:
+                assert reply.status == 400
+
+
+async def check_second_use_is_spent(pair: Pair) -> None:
+    """A handle that P has used is refused the second time, and the turn is served."""
+    async with _session() as session:
+        client = _Client(pair, session)
+        first = await client.turn(_first())
+        handle = first.answered[KV_PARAMS]
+        assert _receipt(await client.prefill(_next(first), handle)).reason == "pulled"
+        assert _receipt(await client.prefill(_next(first), handle)).reason == "spent"
+
+
+async def check_malformed_dict_is_served_cold(pair: Pair) -> None:
+    """A dict with a broken field costs the reuse, not the turn, on either leg."""
+    async with _session() as session:
+        client = _Client(pair, session)
+        first = await client.turn(_first())
+        broken = first.answered[KV_PARAMS] | {"remote_num_tokens": "many"}
+        prefilled = await client.prefill(_next(first), broken)
+        assert _receipt(prefilled).reason == "malformed"
+        body = client.decode_body(
+            _next(first), prefilled[KV_PARAMS] | {"remote_block_ids": [1, 2, 3]}
+        )
+        reply = orjson.loads(await client.raw(pair.decode_url, body))
+        assert set(reply[KV_PARAMS]) == {RECEIPT}
+        assert _receipt(reply).reason == "malformed"
+
+
 CHECKS: tuple[Check, ...] = (
     check_health_and_models,
     check_prefill_leg_returns_a_p_dict,
@@ -319,6 +404,9 @@ CHECKS: tuple[Check, ...] = (
     check_second_turn_pulls,
     check_other_history_is_not_pulled,
     check_handle_does_not_change_the_answer,
+    check_release_is_idempotent,
+    check_second_use_is_spent,
+    check_malformed_dict_is_served_cold,
     check_token_ids_of_a_whole_reply,
     check_token_ids_of_a_stream,
     check_stream_and_whole_reply_say_the_same,

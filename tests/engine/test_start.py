@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import ENGINE, alive, descendants
+from tests.engine.conftest import alive, descendants
+from tests.engine.pairs import ENGINE
 
 pytestmark = pytest.mark.engine
 

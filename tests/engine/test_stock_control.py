@@ -8,53 +8,36 @@ Run alone, with what it found on the terminal:
 import json
 from pathlib import Path
 
-import aiohttp
 import pytest
-from tokenizers import Tokenizer
 
-from runtime.contract.node import Role
-from runtime.contract.profile import load_profile
-from runtime.launch.command import Command, engine_command
-from runtime.launch.supervisor import Service, Supervisor
-from runtime.local.checks import free_ports
-from runtime.local.cluster import ClusterPlan, node_spec
-from tests.engine.cases import FOLLOW_UPS, PairClient, Words, first_difference, play
-from tests.engine.conftest import ENGINE
+from runtime.engine_api import RECORD
+from runtime.launch.command import Command
+from tests.engine.cases import FOLLOW_UPS, play
+from tests.engine.pairs import ROOT, running_pair
+from tests.engine.play import difference
+from tests.engine.words import plain_words
+from tests.fuzz.script import Texts
 
 pytestmark = pytest.mark.engine
 
 
 def with_stock_connector(command: Command) -> Command:
-    """The same command line without the kit's connector."""
+    """The same command line with vLLM's own connector."""
     argv = list(command.argv)
     at = argv.index("--kv-transfer-config") + 1
     config = json.loads(argv[at])
-    del config["kv_connector_module_path"]
+    config["kv_connector_module_path"] = "tests.engine.stock_connector"
     argv[at] = json.dumps(config)
-    return Command(tuple(argv), command.env)
+    return Command(tuple(argv), {**command.env, "PYTHONPATH": str(ROOT)})
 
 
-async def test_stock_connector_changes_answers(
-    model: Path, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    """Of the five cases at least three differ from a cold run: the cases have power."""
-    plan = ClusterPlan(load_profile("tiny"), model, ENGINE / "bin" / "python", 0, tmp_path)
-    ports = iter(free_ports(4))
-    services = []
-    roles: tuple[Role, ...] = ("prefill", "decode")
-    for role in roles:
-        spec = node_spec(plan, role, next(ports), next(ports))
-        command = with_stock_connector(engine_command(spec, ENGINE / "bin" / "python"))
-        url = f"http://127.0.0.1:{spec.serving.port}"
-        services.append(Service(role, command, f"{url}/health", tmp_path / f"{role}.log"))
-    prefill_url, decode_url = (one.ready_url.removesuffix("/health") for one in services)
+async def test_stock_connector_changes_answers(model: Path, tmp_path: Path) -> None:
+    """Of the cases at least three differ from a cold run: the cases have power."""
     parted: dict[str, int | None] = {}
-    async with Supervisor() as supervisor, aiohttp.ClientSession() as session:
-        await supervisor.start(services)
-        client = PairClient(session, prefill_url, decode_url, "tiny")
-        for seed, following in enumerate(FOLLOW_UPS):
-            warm, cold = await play(client, Words(tokenizer, seed), following)
-            assert warm.receipt is None
-            parted[following] = first_difference(warm, cold)
-            print(f"stock, {following}: first difference at token {parted[following]}")  # noqa: T201
+    async with running_pair(model, tmp_path, edit=with_stock_connector) as client:
+        for seed, kind in enumerate(FOLLOW_UPS):
+            played = await play(client, Texts(plain_words(model), seed), kind)
+            assert RECORD not in played.prefilled.params
+            parted[kind] = difference(played.warm, played.cold)
+            print(f"stock, {kind}: first difference at token {parted[kind]}")  # noqa: T201
     assert sum(at is not None for at in parted.values()) >= 3, parted

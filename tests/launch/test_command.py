@@ -29,6 +29,17 @@ def node(role: Role, **serving: object) -> NodeSpec:
     )
 
 
+def test_each_rank_has_cores_of_its_own() -> None:
+    """vLLM binds one list of cores to each tensor-parallel rank."""
+    raw = node("prefill").model_dump()
+    raw["serving"]["tensor_parallel_size"] = 2
+    with pytest.raises(ValueError, match="at least 2 cores"):
+        NodeSpec.model_validate(raw)
+    raw["cpu"]["cores"] = (0, 1, 2, 3)
+    command = engine_command(NodeSpec.model_validate(raw), Path("/engine/bin/python"))
+    assert command.env["VLLM_CPU_OMP_THREADS_BIND"] == "0,2|1,3"
+
+
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_command_is_the_golden_one(role: Role) -> None:
     """Exactly what a node receives changes only on purpose."""

@@ -134,12 +134,14 @@ async def test_metrics_page_shows_the_counters(model: Path) -> None:
         assert f'{NIXL_READS}{{engine="0",model_name="{MODEL}"}} 1.0' in page
 
 
-async def test_second_read_is_counted_on_the_owner(model: Path) -> None:
-    """A handle read twice is not refused, as in a stock engine, but counted."""
-    async with running_mocks(model) as mocks:
+async def test_second_read_is_refused_and_by_another_engine_counted(model: Path) -> None:
+    """One P reads a handle once; another P cannot know, and the owner counts it."""
+    async with running_mocks(model) as mocks, running_engine(model, "prefill") as other:
         handle = await mocks.handle()
         await mocks.receipt(handle)
-        await mocks.receipt(handle)
+        assert (await mocks.receipt(handle))["reason"] == "spent"
+        assert mocks.decode.transfers.counters[NIXL_AFTER_EXPIRY] == 0
+        await mocks.post(other, handle)
         assert mocks.decode.transfers.counters[NIXL_AFTER_EXPIRY] == 1
 
 
@@ -157,7 +159,7 @@ async def test_expired_blocks_are_gone(model: Path) -> None:
         ({RECORD: None}, "no_record"),
         ({RECORD: {"version": 99}}, "bad_record"),
         ({"record": {"seed_fingerprint": "f" * 16}}, "other_hash"),
-        ({"record": {"block_size_tokens": 64}}, "other_block_size"),
+        ({"record": {"block_size_tokens": 10**6, "hashes": ""}}, "other_block_size"),
     ],
 )
 async def test_handle_that_cannot_be_verified_is_only_released(
@@ -189,13 +191,12 @@ async def test_short_prefix_is_below_the_threshold(model: Path) -> None:
         assert receipt["verified_tokens"] > 0 == receipt["pulled_tokens"]
 
 
-async def test_malformed_handle_is_a_500(model: Path) -> None:
-    """A handle that would end a stock engine is an error, and frees nothing."""
+async def test_malformed_handle_is_served_cold(model: Path) -> None:
+    """A handle that would end a stock engine is refused with a reason, and frees nothing."""
     async with running_mocks(model) as mocks:
         handle = await mocks.handle()
-        status, reply = await mocks.post(mocks.prefill, handle | {"tp_size": 0})
-        assert status == 500
-        assert "tp_size" in reply["error"]["message"]
+        receipt = await mocks.receipt(handle | {"tp_size": 0})
+        assert (receipt["reason"], receipt["pulled_tokens"]) == ("malformed", 0)
         assert mocks.decode.transfers.kept_count == 1
 
 
@@ -216,7 +217,7 @@ async def test_pin_false_and_no_params_keep_nothing(model: Path) -> None:
     """D keeps blocks only for a request that P prepared and that did not say no."""
     async with running_mocks(model) as mocks:
         _, reply = await mocks.post(mocks.decode, await mocks.p_dict() | {PIN: False})
-        assert reply[KV_PARAMS] is None
+        assert set(reply[KV_PARAMS]) == {RECEIPT}
         _, reply = await mocks.post(mocks.decode, None)
         assert reply[KV_PARAMS] is None
         assert mocks.decode.transfers.kept_count == 0

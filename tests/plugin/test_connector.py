@@ -1,5 +1,9 @@
 """The connector inside vLLM's own classes, without a server."""
 
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,33 +11,55 @@ import pytest
 
 pytest.importorskip("vllm", reason="run by the engine environment (make test does)")
 
+import torch
+import vllm
+from vllm.distributed.device_communicators import shm_broadcast
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionStreamResponse as ChatStream,
+)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+
 from runtime.vllm_plugin import connector, streaming
-from runtime.vllm_plugin.verify import HashScheme, Verdict
+from runtime.vllm_plugin.manners import nap_between_steps, resting_progress_thread
+from runtime.vllm_plugin.scheduler import RELEASED
+from runtime.vllm_plugin.worker import ReleasingWorker
 
 GOOD = {"bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": 480}
 
 
+def transfer(extra: dict[str, Any] = GOOD, **changes: Any) -> Any:
+    """The part of vLLM's KVTransferConfig that is looked at."""
+    values = {
+        "kv_connector_extra_config": extra,
+        "kv_load_failure_policy": "fail",
+        "kv_buffer_device": "cuda",
+        "kv_role": "kv_both",
+    }
+    return SimpleNamespace(**(values | changes))
+
+
 def test_good_settings_pass() -> None:
-    """What the launcher writes is accepted."""
-    connector.refuse_bad_config(GOOD, "fail")
+    """What the launcher writes is accepted; on CPU the buffer's device is the CPU."""
+    connector.refuse_bad_config(transfer(), is_cpu=False)
+    connector.refuse_bad_config(transfer(kv_buffer_device="cpu"), is_cpu=True)
 
 
 @pytest.mark.parametrize(
-    ("extra", "policy", "named"),
+    ("settings", "named"),
     [
-        (GOOD | {"decoder_kv_block_ttl": 9}, "fail", "decoder_kv_block_ttl"),
-        (GOOD | {"bidirectional_kv_xfer": False}, "fail", "False"),
-        (GOOD | {"bidirectional_kv_xfer": "true"}, "fail", "'true'"),
-        ({}, "fail", "None"),
-        (GOOD, "recompute", "'recompute'"),
+        (transfer(GOOD | {"decoder_kv_block_ttl": 9}), "decoder_kv_block_ttl"),
+        (transfer(GOOD | {"bidirectional_kv_xfer": False}), "False"),
+        (transfer(GOOD | {"bidirectional_kv_xfer": "true"}), "'true'"),
+        (transfer({}), "None"),
+        (transfer(kv_load_failure_policy="recompute"), "'recompute'"),
+        (transfer(kv_buffer_device="cpu"), "kv_buffer_device"),
+        (transfer(kv_role="kv_producer"), "kv_producer"),
     ],
 )
-def test_settings_that_stock_ignores_are_refused(
-    extra: dict[str, Any], policy: str, named: str
-) -> None:
-    """A typo, a false flag or another failure policy stops the start and is named."""
+def test_settings_that_stock_ignores_are_refused(settings: Any, named: str) -> None:
+    """What would hang, or free blocks too early, stops the start and is named."""
     with pytest.raises(ValueError, match="got:") as refusal:
-        connector.refuse_bad_config(extra, policy)
+        connector.refuse_bad_config(settings, is_cpu=False)
     assert named in str(refusal.value)
     assert "allowed:" in str(refusal.value)
     assert "fix:" in str(refusal.value)
@@ -47,63 +73,114 @@ def test_class_keeps_the_stock_name() -> None:
     assert issubclass(connector.NixlConnector, NixlPullConnector)
 
 
-def scheduler(threshold: int = 64) -> Any:
-    """The scheduler half with the state that the tested methods use."""
-    half = object.__new__(connector.VerifiedScheduler)
-    half._one_group = True
-    half._scheme = HashScheme("sha256_cbor", "seed", 32)
-    half._verdicts, half._receipts = {}, {}
-    half.kv_recompute_threshold = threshold
-    half._heartbeat_req_engine, half._heartbeat_by_engine = {}, {}
-    half._reqs_not_processed = set()
-    return half
+FULL = FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.float32)
+WINDOW = SlidingWindowSpec(
+    block_size=32, num_kv_heads=2, head_size=64, dtype=torch.float32, sliding_window=64
+)
 
 
-def request(params: dict[str, Any]) -> Any:
-    return SimpleNamespace(request_id="r", kv_transfer_params=params, block_hashes=[])
+@dataclass(frozen=True, kw_only=True)
+class _Gaps(FullAttentionSpec):
+    """Counts as full attention for vLLM, and may keep other blocks."""
 
 
-def offer(half: Any, verified_tokens: int, local_tokens: int, refusal: str | None = None) -> Any:
-    half._verdicts["r"] = Verdict(300, verified_tokens, refusal)
-    one = request({"do_remote_decode": True})
-    return half.get_num_new_matched_tokens(one, local_tokens), half._receipts["r"]
+SUBCLASS = _Gaps(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.float32)
+STATE = MambaSpec(block_size=32, shapes=((1,),), dtypes=(torch.float32,))
+
+
+def unproven(specs: list[Any], *, is_cpu: bool = True, **changes: Any) -> None:
+    """Ask whether a model of such layers is refused."""
+    parallel = {"decode_context_parallel_size": 1, "prefill_context_parallel_size": 1}
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(**(parallel | changes.pop("parallel", {}))),
+        cache_config=SimpleNamespace(block_size=32, prefix_match_unit=changes.pop("unit", None)),
+        scheduler_config=SimpleNamespace(
+            disable_hybrid_kv_cache_manager=changes.pop("is_plain", False)
+        ),
+        model_config=SimpleNamespace(use_mla=changes.pop("use_mla", False)),
+    )
+    groups = [SimpleNamespace(kv_cache_spec=spec) for spec in specs]
+    caches = SimpleNamespace(kv_cache_groups=groups)
+    connector.refuse_unproven_model(config, caches, is_cpu=is_cpu)
+
+
+def test_attention_models_are_served() -> None:
+    """Full attention alone or beside sliding windows; MLA on GPU."""
+    unproven([FULL])
+    unproven([FULL, WINDOW, WINDOW])
+    unproven([FULL], use_mla=True, is_cpu=False)
 
 
 @pytest.mark.parametrize(
-    ("verified", "local", "refusal", "pulled", "reason"),
+    ("specs", "changes", "named"),
     [
-        (288, 0, None, 288, "pulled"),
-        (288, 128, None, 160, "pulled"),
-        (288, 224, None, 64, "pulled"),
-        (288, 256, None, 0, "below_threshold"),
-        (288, 288, None, 0, "local_hit"),
-        (288, 320, None, 0, "local_hit"),
-        (0, 0, "no_match", 0, "no_match"),
+        ([FULL, STATE], {}, "MambaSpec"),
+        ([FULL, replace(WINDOW, block_size=16)], {}, "[16, 32]"),
+        ([FULL], {"parallel": {"decode_context_parallel_size": 2}}, "context parallelism"),
+        ([FULL], {"use_mla": True}, "MLA"),
+        ([FULL, WINDOW], {"unit": 16}, "prefix_match_unit 16"),
+        ([WINDOW], {"is_plain": True}, "hybrid"),
+        ([SUBCLASS], {}, "_Gaps"),
     ],
 )
-def test_pull_size_and_reason(
-    verified: int, local: int, refusal: str | None, pulled: int, reason: str
+def test_model_that_was_not_proven_is_refused(
+    specs: list[Any], changes: dict[str, Any], named: str
 ) -> None:
-    """What is pulled lies between the local hit and the verified prefix, threshold kept."""
-    result, receipt = offer(scheduler(), verified, local, refusal)
-    assert result == (pulled, pulled > 0)
-    assert (receipt.pulled_tokens, receipt.local_tokens, receipt.reason) == (pulled, local, reason)
+    """The start ends with what was found and what is allowed; no wrong answer is given."""
+    with pytest.raises(ValueError, match="cannot serve this model") as refusal:
+        unproven(specs, **changes)
+    assert named in str(refusal.value)
+    assert "fix:" in str(refusal.value)
 
 
-def test_spent_handle_is_not_matched_again() -> None:
-    """After a preemption the prompt is computed: the blocks may be gone."""
-    half = scheduler()
-    half._verdicts["r"] = Verdict(300, 288, None)
-    again = request({"do_remote_decode": True, "_remote_blocks_processed": True})
-    assert half.get_num_new_matched_tokens(again, 0) == (0, False)
+@pytest.fixture
+def worker() -> Any:
+    """The worker half with the state that the tested method uses."""
+    half = object.__new__(ReleasingWorker)
+    half._reqs_to_send = {"released": RELEASED, "live": time.perf_counter() + 60, "old": 0.0}
+    half._reqs_to_process = {"released", "live", "old"}
+    half.consumer_notification_counts_by_req = Counter()
+    half.expected_consumer_notifications_by_req = {}
+    half.xfer_stats = SimpleNamespace(record_kv_expired_req=lambda: half.expired.append(1))
+    half.expired = []
+    return half
 
 
-def test_decode_leg_without_a_pin_frees_at_once() -> None:
-    """turnback_pin = false: no handle, no delayed free, and the worker stops tracking it."""
-    half = scheduler()
-    params = {"do_remote_prefill": False, "turnback_pin": False}
-    assert half.request_finished(request(params), ([1, 2],)) == (False, None)
-    assert half._reqs_not_processed == {"r"}
+def test_released_blocks_are_freed_and_not_counted_as_expired(worker: Any) -> None:
+    """One was released, one has run out, one is live: two are freed, one is counted."""
+    done: set[str] = set()
+    worker._reap_expired_send_leases(done)
+    assert done == {"released", "old"}
+    assert worker.expired == [1]
+    assert worker._reqs_to_process == set(worker._reqs_to_send) == {"live"}
+
+
+def test_agents_of_a_cpu_engine_rest_when_idle() -> None:
+    """The progress thread of an idle agent takes next to nothing of its core, not all of it."""
+    import nixl._api as api
+
+    stock = api.nixlBind.nixlAgent
+    with resting_progress_thread():
+        agent = api.nixl_agent("idle", api.nixl_agent_config(num_threads=1))
+    assert api.nixlBind.nixlAgent is stock
+    began, began_cpu = time.perf_counter(), time.process_time()
+    time.sleep(0.5)
+    share = (time.process_time() - began_cpu) / (time.perf_counter() - began)
+    assert agent is not None
+    assert share < 0.5
+
+
+def test_workers_nap_where_they_would_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's wait for the next step takes its yield from where it is patched, and still returns."""
+    monkeypatch.setattr(shm_broadcast, "sched_yield", shm_broadcast.sched_yield)
+    nap_between_steps()
+    waiting = object.__new__(shm_broadcast.SpinCondition)
+    waiting.is_reader, waiting.last_read, waiting.busy_loop_s = True, time.monotonic(), 60
+    began_cpu = time.process_time()
+    for _ in range(500):
+        waiting.wait()
+    assert time.monotonic() - waiting.last_read >= 0.05
+    assert time.process_time() - began_cpu < time.monotonic() - waiting.last_read
 
 
 def test_plugin_leaves_engine_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,13 +195,15 @@ def test_plugin_leaves_engine_cores_alone(monkeypatch: pytest.MonkeyPatch) -> No
     streaming.register()
 
 
-def test_plugin_patches_both_stream_generators() -> None:
-    """On 0.32 chat and completions are wrapped; their parameter names still fit."""
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionStreamResponse
+def test_plugin_patches_both_stream_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 0.32 chat and completions are wrapped by name; on 0.33 nothing is touched."""
+    if "kv_transfer_params" in ChatStream.model_fields:
+        monkeypatch.setattr(streaming, "with_handle", None)  # would raise when called
+        streaming.register()
+        return
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 
-    assert "kv_transfer_params" not in ChatCompletionStreamResponse.model_fields
     streaming.register()
     for stream in (
         OpenAIServingChat.chat_completion_stream_generator,
@@ -133,3 +212,13 @@ def test_plugin_patches_both_stream_generators() -> None:
         assert hasattr(stream, "__wrapped__")
         names = stream.__wrapped__.__code__.co_varnames
         assert {"request", "result_generator"} <= set(names)
+
+
+def test_sources_under_test_are_the_ones_asked_for() -> None:
+    """Where the next engine's sources were asked for, they are what was imported."""
+    asked = os.environ.get("PYTHONPATH", "")
+    if "engine-next" in asked:
+        assert vllm.__file__.startswith(asked)
+        assert "kv_transfer_params" in ChatStream.model_fields
+    else:
+        assert vllm.__version__.startswith("0.32")

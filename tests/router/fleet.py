@@ -115,7 +115,8 @@ class TurnReply:
     @property
     def events(self) -> list[Any]:
         """Data of the stream's events; `[DONE]` as text."""
-        data = [frame.removeprefix(b"data: ") for frame in self.raw.split(b"\n\n") if frame]
+        frames = [frame for frame in self.raw.split(b"\n\n") if frame.startswith(b"data: ")]
+        data = [frame.removeprefix(b"data: ") for frame in frames]
         return [item.decode() if item == b"[DONE]" else orjson.loads(item) for item in data]
 
 

@@ -46,7 +46,11 @@ DICT: dict[str, Any] = {
     "dcp_size": 1,
     "pp_size": 1,
 }
-HANDLE = DICT | {"do_remote_prefill": False, "do_remote_decode": True}
+HANDLE = DICT | {
+    "do_remote_prefill": False,
+    "do_remote_decode": True,
+    "remote_blocks_expiry_time": 500.25,
+}
 
 
 def test_prefill_body_asks_for_one_token_of_the_same_prompt() -> None:
@@ -105,6 +109,12 @@ def test_direct_body_has_no_kv_params() -> None:
 def test_several_answers(count: Any, expected: bool) -> None:
     """Only an n above 1 makes several children."""
     assert asks_for_several_answers(BODY | {"n": count}) is expected
+
+
+def test_params_hidden_in_xargs_are_dropped() -> None:
+    """vLLM would take them for its own; what else is in there goes on."""
+    raw = b'{"messages": [{}], "vllm_xargs": {"kv_transfer_params": "x", "mine": 1}}'
+    assert parse_request(raw)["vllm_xargs"] == {"mine": 1}
 
 
 def test_p_dict_must_ask_to_be_pulled() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from runtime.engine_api import COLD_PREFILL
+from runtime.router import turn
 from tests.router.fleet import (
     MODEL,
     assert_used_once,
@@ -165,6 +166,18 @@ async def test_refused_decode_connection_moves_on_with_the_same_dict(model: Path
         assert len(fleet.decodes[0].requests) == 1
 
 
+async def test_p_dict_is_not_sent_after_its_lease(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P frees its blocks then, and D would read whatever lies there."""
+    monkeypatch.setattr(turn, "LEASE_GUARD_S", 1000)
+    async with running_fleet(model) as fleet:
+        reply = await fleet.turn()
+        assert reply.status == 502
+        assert "lease" in reply.raw.decode()
+        assert (len(fleet.prefills[0].requests), len(fleet.decodes[0].requests)) == (2, 0)
+
+
 async def test_no_decode_node_is_503(model: Path) -> None:
     """With no D left the client gets a 503 that says so."""
     async with running_fleet(model, decodes=0, dead_decodes=2) as fleet:
@@ -200,7 +213,9 @@ async def test_decode_failure_after_a_warm_prefill_is_a_cold_retry(model: Path) 
         await fleet.turn()
         fleet.decodes[0].faults.fail_next = [500]
         reply = await fleet.turn()
-        assert (reply.status, reply.path, reply.receipt) == (200, "cold_retry", None)
+        assert (reply.status, reply.path) == (200, "cold_retry")
+        assert reply.receipt is not None
+        assert reply.receipt.reason == "none_offered"
         assert_used_once(fleet)
 
 

@@ -1,13 +1,22 @@
 """Turns through a router and mock engines."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runtime.contract.http import DEBUG_HEADER, DECODE_RECEIPT_HEADER
 from runtime.contract.node import KvTransferSpec
-from runtime.engine_api import COLD_PREFILL, KV_PARAMS, NIXL_AFTER_EXPIRY, PIN, RECEIPT
+from runtime.engine_api import (
+    COLD_PREFILL,
+    KV_PARAMS,
+    NIXL_AFTER_EXPIRY,
+    PIN,
+    RECEIPT,
+    Receipt,
+)
 from runtime.router.engines import Reply
 from runtime.router.turn import Answer
 from tests.router.fleet import (
@@ -28,12 +37,51 @@ async def test_first_turn_is_cold_and_second_returns_kv(model: Path) -> None:
     async with running_fleet(model) as fleet:
         first = await fleet.turn()
         second = await fleet.turn("tell me more of it")
-        assert (first.status, first.path, first.receipt) == (200, "cold", None)
+        assert (first.status, first.path) == (200, "cold")
+        assert first.receipt is not None
+        assert first.receipt.reason == "none_offered"
         assert (second.status, second.path) == (200, "warm")
         assert second.receipt is not None
         assert second.receipt.reason == "pulled"
         assert second.receipt.pulled_tokens >= 64
         assert_used_once(fleet)
+
+
+async def test_both_receipts_reach_metrics_and_debug_headers(model: Path) -> None:
+    """What P and D did is counted, and told to a client that asks; a stream tells D's last."""
+    async with running_fleet(model) as fleet:
+        await fleet.turn()
+        warm = await fleet.turn("and then")
+        assert warm.receipt is not None
+        told = json.loads(warm.headers[DECODE_RECEIPT_HEADER])
+        decoded = Receipt.from_dict(told)
+        assert decoded is not None
+        assert (decoded.reason, decoded.pulled_tokens) == ("pulled", decoded.offered_tokens)
+        streamed = await fleet.turn("more", stream=True, reuse=False)
+        comment = streamed.raw.split(b"\n\n")[-2]
+        name, _, value = comment.removeprefix(b": ").partition(b" ")
+        assert name.decode() == DECODE_RECEIPT_HEADER
+        assert Receipt.from_dict(json.loads(value)) is not None
+        async with fleet.session.get(f"{fleet.url}/metrics") as reply:
+            page = await reply.text()
+        pulled = 'turnback_leg_tokens_total{kind="pulled",role="prefill"} '
+        assert f"{pulled}{float(warm.receipt.pulled_tokens)}" in page
+        assert 'turnback_legs_total{reason="pulled",role="prefill"} 1.0' in page
+        assert 'turnback_legs_total{reason="none_offered",role="prefill"} 2.0' in page
+        assert 'turnback_legs_total{reason="pulled",role="decode"} 3.0' in page
+        assert 'turnback_leg_stage_seconds_count{role="prefill",stage="pull"} 1.0' in page
+
+
+async def test_client_that_does_not_ask_is_told_nothing(model: Path) -> None:
+    """Without the debug header neither headers nor the stream's end speak of receipts."""
+    async with running_fleet(model) as fleet:
+        reply = await fleet.post(
+            {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True},
+            headers={DEBUG_HEADER: "0"},
+        )
+        assert reply.status == 200
+        assert reply.raw.endswith(b"data: [DONE]\n\n")
+        assert "urnback" not in str(reply.headers)
 
 
 async def test_streamed_turn_returns_kv_too(model: Path) -> None:

@@ -1,0 +1,1 @@
+"""Proof that another engine's KV belongs to the reader's own tokens. Pure."""
