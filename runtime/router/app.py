@@ -46,6 +46,7 @@ def build_app(spec: RouterSpec) -> web.Application:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             app[TURNS] = Turns(spec, session)
             yield
+            await app[TURNS].close()
 
     app.cleanup_ctx.append(turns)
     app.router.add_post(CHAT_PATH, _chat)

@@ -35,6 +35,17 @@ class RouterMetrics:
             registry=self._registry,
         )
 
+        self._releases = Counter(
+            "turnback_releases",
+            "Handles that were given back to their decode node unused",
+            ("outcome",),
+            registry=self._registry,
+        )
+
+    def released(self, *, is_done: bool) -> None:
+        """Count one release."""
+        self._releases.labels("done" if is_done else "failed").inc()
+
     def observe(self, role: str, receipt: Receipt) -> None:
         """Count one leg.
 

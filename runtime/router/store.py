@@ -38,15 +38,25 @@ class HandleStore:
         stored = self._handles.pop(key, None)
         return stored if stored is not None and now_s < stored.deadline_s else None
 
-    def put(self, key: str, stored: StoredHandle, now_s: float) -> None:
-        """Keep a handle in place of the conversation's older one, and drop expired ones."""
-        self._handles.pop(key, None)
+    def put(self, key: str, stored: StoredHandle, now_s: float) -> StoredHandle | None:
+        """Keep a handle, drop expired ones, and return the conversation's older one, if any."""
+        older = self._handles.pop(key, None)
         self._handles[key] = stored
         while self._handles:
             oldest = next(iter(self._handles))
             if now_s < self._handles[oldest].deadline_s:
                 break
             del self._handles[oldest]
+        return older
+
+    def put_back(self, key: str, stored: StoredHandle) -> bool:
+        """Keep a handle that was taken and not used; False when a newer one is there."""
+        return self._handles.setdefault(key, stored) is stored
+
+    def take_all(self) -> list[StoredHandle]:
+        """Remove and return all handles."""
+        taken, self._handles = list(self._handles.values()), {}
+        return taken
 
     def drop_engine(self, engine_id: str) -> int:
         """Forget all handles of an engine that has ended; returns how many."""

@@ -22,8 +22,9 @@ from runtime.router.engines import (
     post_leg,
     read_reply,
 )
-from runtime.router.failure import no_node
+from runtime.router.failure import RequestFailed, no_node
 from runtime.router.metrics import RouterMetrics
+from runtime.router.release import Releases
 from runtime.router.sse import clean_json
 from runtime.router.store import HandleStore, StoredHandle
 
@@ -95,6 +96,11 @@ class Turns:
         self.prefills = legs.RoundRobin(self.spec.prefill_urls)
         self.decodes = legs.RoundRobin(self.spec.decode_urls)
         self._engine_at: dict[str, str] = {}
+        self._releases = Releases(self.session, self.metrics)
+
+    async def close(self) -> None:
+        """Give back all handles: nobody can use them when this router has gone."""
+        await self._releases.all(self.store.take_all())
 
     async def answer(self, turn: Turn) -> Answer:
         """Serve one turn; a stream in the answer must be closed by the caller.
@@ -155,23 +161,43 @@ class Turns:
     async def _prefill(self, turn: Turn, stored: StoredHandle | None) -> Mapping[str, Any]:
         failed_url = None
         if stored is not None:
-            url = self.prefills.order()[0]
             try:
-                p_dict = await self._prefill_once(url, turn, stored.handle)
-            except (LegFailed, NotConnected) as failure:
+                p_dict = await self._prefill_warm(turn, stored)
+            except LegFailed as failure:
                 logger.warning("prefill leg with a handle failed, retrying cold: %s", failure)
-                turn.path, failed_url = "cold_retry", url
+                turn.path, failed_url = "cold_retry", failure.url
             else:
                 turn.path = "warm"
                 return p_dict
-        tried = self.prefills.order(last=failed_url)
+        try:
+            return await self._prefill_at_one(turn, None, last=failed_url)
+        except LegFailed as failure:
+            raise failure.for_client("prefill") from failure
+
+    async def _prefill_warm(self, turn: Turn, stored: StoredHandle) -> Mapping[str, Any]:
+        """With the handle; one that no engine has seen is not lost."""
+        try:
+            return await self._prefill_at_one(turn, stored.handle)
+        except PassThrough:
+            # Refused before it reached the engine: P will not read it, and nobody else may.
+            self._releases.start(stored, turn.authorization)
+            raise
+        except RequestFailed:
+            # It was sent to nobody: the conversation's next turn may have it.
+            if turn.key is None or not self.store.put_back(turn.key, stored):
+                self._releases.start(stored, turn.authorization)
+            raise
+
+    async def _prefill_at_one(
+        self, turn: Turn, handle: Mapping[str, Any] | None, *, last: str | None = None
+    ) -> Mapping[str, Any]:
+        """At the first P that can be reached."""
+        tried = self.prefills.order(last=last)
         for url in tried:
             try:
-                return await self._prefill_once(url, turn, None)
+                return await self._prefill_once(url, turn, handle)
             except NotConnected:
                 continue
-            except LegFailed as failure:
-                raise failure.for_client("prefill") from failure
         raise no_node("prefill", tried)
 
     async def _prefill_once(
@@ -230,7 +256,9 @@ class Turns:
             return
         now_s = asyncio.get_running_loop().time()
         deadline_s = now_s + self.spec.kv.handle_lifetime_s
-        self.store.put(turn.key, StoredHandle(params, url, deadline_s), now_s)
+        older = self.store.put(turn.key, StoredHandle(params, url, deadline_s), now_s)
+        if older is not None:
+            self._releases.start(older, turn.authorization)
 
     def _note_engine(self, url: str, engine_id: str) -> None:
         before = self._engine_at.get(url)

@@ -60,7 +60,7 @@ def test_every_metric_and_engine_route_is_documented() -> None:
     """What /metrics of the router shows, and what the plugin adds to an engine."""
     page = RouterMetrics().page().decode()
     names = re.findall(r"^# TYPE (\S+) (?:counter|histogram)$", page, re.MULTILINE)
-    assert len(names) == 3
+    assert len(names) == 4
     for name in [*names, RELEASE_PATH]:
         assert name in REFERENCE
 

@@ -44,6 +44,24 @@ def test_newer_handle_replaces_the_older() -> None:
     assert stored.handle["remote_request_id"] == "new"
 
 
+def test_put_says_what_it_replaced() -> None:
+    """The older handle is the caller's to give back."""
+    store = HandleStore()
+    assert store.put("k", handle(request="old"), 0.0) is None
+    assert store.put("k", handle(request="new"), 1.0) == handle(request="old")
+
+
+def test_handle_that_is_put_back_never_replaces_a_newer_one() -> None:
+    """Another turn of the conversation has ended in the meantime."""
+    store = HandleStore()
+    assert store.put_back("k", handle(request="old"))
+    assert store.take("k", 1.0) == handle(request="old")
+    store.put("k", handle(request="new"), 1.0)
+    assert not store.put_back("k", handle(request="old"))
+    assert store.take_all() == [handle(request="new")]
+    assert len(store) == 0
+
+
 def test_expired_handles_do_not_pile_up() -> None:
     """Conversations that never return leave the store with time."""
     store = HandleStore()

@@ -1,0 +1,86 @@
+"""Handles that nobody will use are given back to their decode node."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from runtime.engine_api import NIXL_AFTER_EXPIRY
+from runtime.router.legs import RoundRobin
+from tests.router.fleet import Fleet, assert_used_once, running_fleet, until, unused_port
+
+
+async def metric(fleet: Fleet, line: str) -> bool:
+    """Whether /metrics has this line."""
+    async with fleet.session.get(f"{fleet.url}/metrics") as reply:
+        return line in (await reply.text()).splitlines()
+
+
+async def test_handle_that_a_newer_one_replaces_is_given_back(model: Path) -> None:
+    """Two turns of one conversation at once: one handle is kept, the other's blocks are free."""
+    async with running_fleet(model) as fleet:
+        await asyncio.gather(fleet.turn(), fleet.turn())
+        await until(lambda: fleet.decodes[0].transfers.kept_count == 1)
+        assert len(fleet.turns.store) == 1
+        assert await metric(fleet, 'turnback_releases_total{outcome="done"} 1.0')
+        assert (await fleet.turn("and then")).path == "warm"
+        assert_used_once(fleet)
+
+
+async def test_handle_of_a_refused_turn_is_given_back(model: Path) -> None:
+    """P's API refuses the request: its engine has not seen the handle, nor will another."""
+    async with running_fleet(model) as fleet:
+        await fleet.turn()
+        fleet.prefills[0].faults.fail_next = [400]
+        assert (await fleet.turn()).status == 400
+        await until(lambda: fleet.decodes[0].transfers.kept_count == 0)
+        assert fleet.decodes[0].transfers.counters[NIXL_AFTER_EXPIRY] == 0
+        assert (await fleet.turn()).path == "cold"
+
+
+async def test_stopping_router_gives_everything_back(model: Path) -> None:
+    """Its store ends with it; what it held would be pinned for nothing."""
+    async with running_fleet(model) as fleet:
+        for key in ("one", "two", "three"):
+            await fleet.turn(key=key)
+        kept = fleet.decodes[0].transfers
+        assert kept.kept_count == 3
+        await fleet.turns.close()
+        assert kept.kept_count == 0
+        assert len(fleet.turns.store) == 0
+
+
+async def test_handle_goes_on_to_a_prefill_node_that_can_be_reached(model: Path) -> None:
+    """A refused connection has sent nothing: the handle is as good as before."""
+    async with running_fleet(model, dead_prefills=1) as fleet:
+        paths = [(await fleet.turn()).path for _ in range(4)]
+        assert paths == ["cold", "warm", "warm", "warm"]
+        assert_used_once(fleet)
+
+
+async def test_handle_outlives_a_turn_that_reached_nobody(model: Path) -> None:
+    """No P at all: 503 for the turn, and the next one still has its handle."""
+    async with running_fleet(model) as fleet:
+        await fleet.turn()
+        reachable = fleet.turns.prefills
+        fleet.turns.prefills = RoundRobin([f"http://127.0.0.1:{unused_port()}"])
+        assert (await fleet.turn()).status == 503
+        fleet.turns.prefills = reachable
+        assert (await fleet.turn()).path == "warm"
+
+
+@pytest.mark.parametrize("fault", ["gone", "refuses"])
+async def test_release_that_fails_is_counted_and_costs_no_turn(model: Path, fault: str) -> None:
+    """D frees the blocks at its TTL; the client's answer is what it would have been."""
+    async with running_fleet(model) as fleet:
+        await fleet.turn()
+        (stored,) = fleet.turns.store.take_all()
+        if fault == "gone":
+            lost = type(stored)(stored.handle, f"http://127.0.0.1:{unused_port()}", 1e9)
+        else:
+            lost = type(stored)({"remote_host": 7}, stored.decode_url, 1e9)
+        fleet.turns.store.put("talk", lost, 0.0)
+        fleet.prefills[0].faults.fail_next = [400]
+        assert (await fleet.turn()).status == 400
+        await fleet.turns.close()
+        assert await metric(fleet, 'turnback_releases_total{outcome="failed"} 1.0')
