@@ -6,6 +6,12 @@ CONVERSATION_HEADER = "X-Conversation-ID"
 REUSE_HEADER = "X-Turnback-Reuse"
 """`off`: this turn takes no handle and leaves none (the benchmark's one-way arm)."""
 
+PIN_HEADER = "X-Turnback-Pin"
+"""`off`: the conversation's last turn. It takes a handle, if there is one, and leaves none."""
+
+END_PATH = "/conversations/{id}/end"
+"""POST: the conversation is over; its handle is given back."""
+
 DEBUG_HEADER = "X-Turnback-Debug"
 """`1`: the reply carries RECEIPT_HEADER and PATH_HEADER."""
 

@@ -12,7 +12,9 @@ from runtime.contract.http import (
     CONVERSATION_HEADER,
     DEBUG_HEADER,
     DECODE_RECEIPT_HEADER,
+    END_PATH,
     PATH_HEADER,
+    PIN_HEADER,
     RECEIPT_HEADER,
     REUSE_HEADER,
 )
@@ -50,6 +52,7 @@ def build_app(spec: RouterSpec) -> web.Application:
 
     app.cleanup_ctx.append(turns)
     app.router.add_post(CHAT_PATH, _chat)
+    app.router.add_post(END_PATH, _end)
     app.router.add_get("/v1/models", _models)
     app.router.add_get("/health", _health)
     app.router.add_get("/metrics", _metrics)
@@ -102,7 +105,7 @@ def _refusal_of_server(request: web.Request, error: web.HTTPException) -> Reques
         error.reason,
         status=error.status,
         got=f"{request.method} {request.path}",
-        allowed=f"POST {CHAT_PATH}, GET /v1/models, GET /health, GET /metrics",
+        allowed=f"POST {CHAT_PATH}, POST {END_PATH}, GET /v1/models, /health, /metrics",
         fix="correct the method or the path",
     )
 
@@ -114,6 +117,7 @@ async def _chat(request: web.Request) -> web.StreamResponse:
         body=parse_request(await request.read()),
         authorization=request.headers.get("Authorization"),
         key=None if is_off or not key else key,
+        is_last=request.headers.get(PIN_HEADER, "").lower() == "off",
     )
     answer = await request.app[TURNS].answer(turn)
     headers = {"Content-Type": answer.content_type}
@@ -123,6 +127,13 @@ async def _chat(request: web.Request) -> web.StreamResponse:
     if answer.stream is None:
         return web.Response(status=answer.status, body=answer.body, headers=headers)
     return await _stream(request, answer, headers, turn if is_debug else None)
+
+
+async def _end(request: web.Request) -> web.Response:
+    is_given_back = request.app[TURNS].end(
+        request.match_info["id"], request.headers.get("Authorization")
+    )
+    return web.json_response({"released": int(is_given_back)})
 
 
 def _debug_headers(turn: Turn) -> dict[str, str]:

@@ -44,6 +44,7 @@ class Turn:
         body: the client's request.
         authorization: its Authorization header.
         key: the conversation; None when the turn takes no handle and leaves none.
+        is_last: it takes a handle and leaves none.
         path: how it is being served.
         receipt: what P did with the handle.
         decode_receipt: what D did with the P dict; there once D has finished.
@@ -52,6 +53,7 @@ class Turn:
     body: Mapping[str, Any]
     authorization: str | None
     key: str | None
+    is_last: bool = False
     path: Path = "cold"
     receipt: Receipt | None = None
     decode_receipt: Receipt | None = None
@@ -102,6 +104,13 @@ class Turns:
         """Give back all handles: nobody can use them when this router has gone."""
         await self._releases.all(self.store.take_all())
 
+    def end(self, key: str, authorization: str | None) -> bool:
+        """Give back a conversation's handle; False when it has none."""
+        stored = self.store.take(key, asyncio.get_running_loop().time())
+        if stored is not None:
+            self._releases.start(stored, authorization)
+        return stored is not None
+
     async def answer(self, turn: Turn) -> Answer:
         """Serve one turn; a stream in the answer must be closed by the caller.
 
@@ -140,7 +149,8 @@ class Turns:
             turn.receipt = Receipt.from_dict(p_dict.get(RECEIPT))
             if turn.receipt is not None:
                 self.metrics.observe("prefill", turn.receipt)
-            body = legs.decode_body(turn.body, p_dict, pin=turn.key is not None)
+            pin = turn.key is not None and not turn.is_last
+            body = legs.decode_body(turn.body, p_dict, pin=pin)
         dispatch_by_s = self._lease_end_s()
         tried = self.decodes.order(first=stored.decode_url if stored else None, last=avoid)
         for url in tried:

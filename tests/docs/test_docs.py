@@ -49,7 +49,7 @@ def test_every_setting_is_documented(model: type[BaseModel]) -> None:
 def test_every_header_and_reason_is_documented() -> None:
     """What a client can send and read is listed."""
     names = [value for name, value in vars(http).items() if name.endswith("_HEADER")]
-    assert len(names) == 6
+    assert len(names) == 7
     for name in [*names, *Receipt.__slots__]:
         assert name in REFERENCE
     for reason, meaning in REASONS.items():
@@ -61,7 +61,7 @@ def test_every_metric_and_engine_route_is_documented() -> None:
     page = RouterMetrics().page().decode()
     names = re.findall(r"^# TYPE (\S+) (?:counter|histogram)$", page, re.MULTILINE)
     assert len(names) == 4
-    for name in [*names, RELEASE_PATH]:
+    for name in [*names, RELEASE_PATH, http.END_PATH]:
         assert name in REFERENCE
 
 

@@ -145,13 +145,19 @@ class Fleet:
             return TurnReply(reply.status, reply.headers, await reply.read())
 
     async def turn(
-        self, text: str = LONG_TEXT, *, key: str | None = "talk", reuse: bool = True, **more: Any
+        self,
+        text: str = LONG_TEXT,
+        *,
+        key: str | None = "talk",
+        reuse: bool = True,
+        headers: dict[str, str] | None = None,
+        **more: Any,
     ) -> TurnReply:
         """Play the next turn of the one conversation that a test has."""
         messages = [*self.history, {"role": "user", "content": text}]
         body = {"model": MODEL, "messages": messages, "max_tokens": 4, "temperature": 0} | more
-        headers = {} if reuse else {REUSE_HEADER: "off"}
-        reply = await self.post(body, key=key, headers=headers)
+        sent = (headers or {}) | ({} if reuse else {REUSE_HEADER: "off"})
+        reply = await self.post(body, key=key, headers=sent)
         if reply.status == 200 and not more.get("stream"):
             self.history = [*messages, {"role": "assistant", "content": reply.text}]
         return reply

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.contract.http import PIN_HEADER
 from runtime.engine_api import NIXL_AFTER_EXPIRY
 from runtime.router.legs import RoundRobin
 from tests.router.fleet import Fleet, assert_used_once, running_fleet, until, unused_port
@@ -67,6 +68,29 @@ async def test_handle_outlives_a_turn_that_reached_nobody(model: Path) -> None:
         assert (await fleet.turn()).status == 503
         fleet.turns.prefills = reachable
         assert (await fleet.turn()).path == "warm"
+
+
+async def test_last_turn_takes_a_handle_and_leaves_none(model: Path) -> None:
+    """The client says that it will not come back: nothing is pinned for it."""
+    async with running_fleet(model) as fleet:
+        await fleet.turn()
+        last = await fleet.turn(headers={PIN_HEADER: "off"})
+        assert last.path == "warm"
+        assert fleet.decodes[0].transfers.kept_count == 0
+        assert len(fleet.turns.store) == 0
+
+
+async def test_ended_conversation_is_given_back(model: Path) -> None:
+    """POST /conversations/{id}/end: once, whatever the id holds; others keep theirs."""
+    async with running_fleet(model) as fleet:
+        await fleet.turn(key="a talk/1")
+        await fleet.turn(key="other")
+        for released in (1, 0):
+            url = f"{fleet.url}/conversations/a%20talk%2F1/end"
+            async with fleet.session.post(url) as reply:
+                assert await reply.json() == {"released": released}
+        await until(lambda: fleet.decodes[0].transfers.kept_count == 1)
+        assert (await fleet.turn(key="other")).path == "warm"
 
 
 @pytest.mark.parametrize("fault", ["gone", "refuses"])
