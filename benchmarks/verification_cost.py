@@ -81,7 +81,7 @@ def main() -> int:
     # The next prompt parts from the handle in its last third: the check also has to clip.
     mine = held.block_hashes[: tokens // size * 2 // 3]
     edited = Sequenced(tokens, [*mine, *[b"x" * 32] * (tokens // size - len(mine))], held.tail_hash)
-    gate = Gate(scheme, (0,), 1, SpentDicts(keep_s=480))
+    gate = Gate("reader", scheme, (0,), 1, SpentDicts(keep_s=480))
 
     def check(prompt: Sequenced) -> Callable[[int], object]:
         return lambda at: gate.admit(handle | {"remote_request_id": f"{id(prompt)}-{at}"}, prompt)

@@ -29,8 +29,15 @@ COLD_PREFILL: Mapping[str, Any] = {"do_remote_decode": True, "do_remote_prefill"
 
 _REQUIRED_TEXT = ("remote_engine_id", "remote_request_id", "remote_host")
 _REQUIRED_SIZES = ("tp_size", "dcp_size", "pp_size")
+_PASSED_ON = (
+    *("do_remote_prefill", "do_remote_decode", "remote_block_ids", "remote_num_tokens"),
+    *(*_REQUIRED_TEXT, "remote_port", *_REQUIRED_SIZES),
+    *("remote_blocks_expiry_time", "remote_registration_generation"),
+)
+_CACHED_TOKENS = "remote_prefill_cached_tokens"
 _MAX_BLOCK_ID = 2**31 - 1
 _MAX_RANKS = 1024
+_MAX_TEXT = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +205,9 @@ def transfer_params_problem(params: Any, *, block_size_tokens: int | None = None
 
 def _address_problem(params: Mapping[str, Any]) -> str | None:
     for name in _REQUIRED_TEXT:
-        if not isinstance(params.get(name), str) or not params[name]:
-            return f"{name} must be a non-empty string"
+        value = params.get(name)
+        if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= _MAX_TEXT:
+            return f"{name} must be a printable string of 1..{_MAX_TEXT} characters"
     port = params.get("remote_port")
     if not is_count(port) or not 1 <= port <= 65_535:
         return "remote_port must be an integer in 1..65535"
@@ -207,6 +215,23 @@ def _address_problem(params: Mapping[str, Any]) -> str | None:
         if not is_count(params.get(name)) or not 1 <= params[name] <= _MAX_RANKS:
             return f"{name} must be an integer in 1..{_MAX_RANKS}"
     return None
+
+
+def known_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that an engine reads, less the record; all others are dropped.
+
+    They travel to the engine's workers with each request: a field that nothing has looked
+    at could end them.
+
+    Args:
+        params: a dict that `transfer_params_problem` has passed.
+    """
+    kept = {name: params[name] for name in _PASSED_ON if name in params}
+    if is_count(params.get(_CACHED_TOKENS)):
+        kept[_CACHED_TOKENS] = params[_CACHED_TOKENS]
+    if params.get(PIN) is False:
+        kept[PIN] = False
+    return kept
 
 
 def _numbers_problem(params: Mapping[str, Any]) -> str | None:

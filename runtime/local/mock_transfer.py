@@ -68,7 +68,7 @@ class Transfers:
 
     def __post_init__(self) -> None:
         scheme = HashScheme(HASH_ALGORITHM, SEED_FINGERPRINT, self.block_size_tokens)
-        self.gate = Gate(scheme, (0,), 1, SpentDicts(self.ttl_s))
+        self.gate = Gate(self.engine_id, scheme, (0,), 1, SpentDicts(self.ttl_s))
 
     @property
     def kept_count(self) -> int:

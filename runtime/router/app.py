@@ -20,7 +20,7 @@ from runtime.contract.http import (
 )
 from runtime.contract.node import RouterSpec
 from runtime.router.engines import CHAT_PATH
-from runtime.router.failure import JSON_TYPE, RequestFailed, error_body, no_node
+from runtime.router.failure import JSON_TYPE, RequestFailed, bad_request, error_body, no_node
 from runtime.router.legs import parse_request
 from runtime.router.metrics import CONTENT_TYPE
 from runtime.router.turn import Answer, Turn, Turns
@@ -81,13 +81,22 @@ async def _json_errors(
         return await handler(request)
     except RequestFailed as failure:
         refused = failure
+    except web.RequestPayloadError as error:
+        refused = bad_request(
+            "the request body cannot be decoded",
+            got=f"Content-Encoding {request.headers.get('Content-Encoding')}: {error}",
+            allowed="a body in the encoding that its header names",
+        )
     except web.HTTPException as error:
         if error.status < 400:
             raise
         refused = _refusal_of_server(request, error)
-    return web.Response(
+    response = web.Response(
         status=refused.status, body=error_body(refused), headers={"Content-Type": JSON_TYPE}
     )
+    if request.content.exception() is not None:
+        response.force_close()  # what is left of the body cannot be read
+    return response
 
 
 def _refusal_of_server(request: web.Request, error: web.HTTPException) -> RequestFailed:

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from runtime.router.failure import JSON_TYPE, RequestFailed, engine_failed, error_body
+from runtime.router.failure import JSON_TYPE, RequestFailed, bad_request, engine_failed, error_body
 from runtime.router.sse import FrameSplitter, clean_frame
 
 CHAT_PATH = "/v1/chat/completions"
@@ -66,13 +66,20 @@ async def post_leg(
     Raises:
         NotConnected: the request can go to another engine as it is.
         LegFailed: it cannot.
+        RequestFailed: 400; the body cannot be written as JSON.
     """
+    try:
+        data = orjson.dumps(body)
+    except TypeError as error:  # orjson reads deeper nesting than it writes
+        raise bad_request(
+            "the request body cannot be passed on", got=str(error), allowed="at most 250 levels"
+        ) from error
     headers = {"Content-Type": JSON_TYPE, "X-Request-Id": uuid.uuid4().hex}
     if authorization is not None:
         headers["Authorization"] = authorization
     try:
         return await session.post(
-            f"{url}{CHAT_PATH}", data=orjson.dumps(body), headers=headers, allow_redirects=False
+            f"{url}{CHAT_PATH}", data=data, headers=headers, allow_redirects=False
         )
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         logger.warning("%s cannot be reached: %s", url, error)

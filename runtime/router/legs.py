@@ -18,6 +18,7 @@ _NOT_FOR_PREFILL = frozenset(
         "stream_options",
         "logprobs",
         "top_logprobs",
+        "logprob_token_ids",
         "return_token_ids",
         KV_PARAMS,
     }
@@ -60,9 +61,8 @@ def _drop_smuggled(body: Body) -> None:
 
 
 def asks_for_several_answers(body: Mapping[str, Any]) -> bool:
-    """Whether n > 1: the children of one request would all read a single P dict."""
-    count = body.get("n")
-    return isinstance(count, int) and count > 1
+    """Whether n is not 1, or beams: the children of one request would read a single P dict."""
+    return body.get("n") not in (None, 1) or bool(body.get("use_beam_search"))
 
 
 def prefill_body(body: Mapping[str, Any], handle: Mapping[str, Any] | None) -> Body:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.engine_api import COLD_PREFILL, Receipt, transfer_params_problem
+from runtime.engine_api import COLD_PREFILL, Receipt, known_params, transfer_params_problem
 from runtime.verification.record import HashScheme, Sequenced, Verdict, clip, judge
 
 _OFFER = ("remote_engine_id", "remote_request_id", "remote_block_ids")
@@ -122,12 +122,14 @@ class Gate:
     """Admits requests to one engine: at most what is proven may be read.
 
     Attributes:
-        scheme: how this engine hashes blocks.
+        engine_id: of this engine.
+        scheme: how it hashes blocks.
         windows_tokens: attention window of each KV-cache group, 0 for full attention.
         tp_size: tensor-parallel ranks of this engine.
         spent: dicts that were used before.
     """
 
+    engine_id: str
     scheme: HashScheme
     windows_tokens: Sequence[int]
     tp_size: int
@@ -145,22 +147,29 @@ class Gate:
         is_prefill = params.get("do_remote_decode") is True and not params.get("do_remote_prefill")
         offers = any(params.get(name) is not None for name in _OFFER)
         if is_prefill and not offers:
+            params.clear()
+            params.update(COLD_PREFILL)
             return Leg(is_prefill=True)
-        problem = transfer_params_problem(params) or self._ranks_problem(params)
+        problem = transfer_params_problem(params) or self._peer_problem(params)
         if problem is not None:
             verdict = Verdict(0, 0, "malformed", problem)
         elif not self.spent.take(params["remote_engine_id"], params["remote_request_id"]):
             verdict = Verdict(params["remote_num_tokens"], 0, "spent")
         else:
             verdict = judge(params, mine, self.scheme, self.windows_tokens)
+            known = known_params(params)
             if verdict.refusal is None:
-                clip(params, verdict.verified_tokens, self.scheme.block_size_tokens)
+                clip(known, verdict.verified_tokens, self.scheme.block_size_tokens)
+            params.clear()
+            params.update(known)
             return Leg(is_prefill, verdict, is_owed=True)
         params.clear()
         params.update(COLD_PREFILL if is_prefill else {})
         return Leg(is_prefill, verdict)
 
-    def _ranks_problem(self, params: Mapping[str, Any]) -> str | None:
+    def _peer_problem(self, params: Mapping[str, Any]) -> str | None:
+        if params["remote_engine_id"] == self.engine_id:
+            return "these are this engine's own blocks"
         small, large = sorted((params["tp_size"], self.tp_size))
         if large % small:
             return f"tp_size {params['tp_size']} does not fit this engine's {self.tp_size}"

@@ -36,7 +36,7 @@ async def release(raw: Request) -> JSONResponse:
     """Hand a release to the engine; also a handle already read or released gets 202."""
     try:
         body = await raw.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return _refused(f"the body is not JSON: {error}")
     handle = body.get(KV_PARAMS) if isinstance(body, dict) else None
     if problem := transfer_params_problem(handle):

@@ -27,16 +27,6 @@ RELEASED = float("-inf")
 """Deadline that tells the worker half to free blocks at once, as if they had been read."""
 
 
-class _KnownRanks:
-    """Handshake payloads by rank; nothing for other ranks, which the peer cannot decode."""
-
-    def __init__(self, payloads: Mapping[tuple[int, int], bytes]) -> None:
-        self._payloads = payloads
-
-    def __getitem__(self, rank: tuple[int, int]) -> bytes:
-        return self._payloads.get(rank, b"")
-
-
 class VerifiedScheduler(NixlPullConnectorScheduler):
     """Lets a request read another node's KV only for the tokens it was computed from."""
 
@@ -62,10 +52,18 @@ class VerifiedScheduler(NixlPullConnectorScheduler):
     def _nixl_handshake_listener(
         encoded_data: Any, ready_event: Any, stop_event: Any, host: str, port: int
     ) -> None:
-        """Answer peers that ask for a rank which is not there, in place of ending the thread."""
-        NixlPullConnectorScheduler._nixl_handshake_listener(
-            _KnownRanks(encoded_data), ready_event, stop_event, host, port
-        )
+        """Answer peers' handshakes, whatever one of them has sent.
+
+        The stock listener ends at the first message that it cannot answer (a rank that is
+        not there, another shape), and no new peer can read from this engine any more.
+        """
+        while not stop_event.is_set():
+            try:
+                NixlPullConnectorScheduler._nixl_handshake_listener(
+                    encoded_data, ready_event, stop_event, host, port
+                )
+            except Exception:  # of any peer's message; the thread must live on
+                logger.warning("A handshake message could not be answered.", exc_info=True)
 
     def on_new_request(self, request: Any) -> None:
         """Check what a request offers once, before anything can use it."""
@@ -91,7 +89,8 @@ class VerifiedScheduler(NixlPullConnectorScheduler):
     def _release(self, handle: Mapping[str, Any]) -> None:
         """Free a handle's blocks; one that is not pinned here is left alone."""
         request_id = handle.get("remote_request_id")
-        if handle.get("remote_engine_id") == self.engine_id and request_id in self._pinned:
+        is_mine = handle.get("remote_engine_id") == self.engine_id
+        if is_mine and isinstance(request_id, str) and request_id in self._pinned:
             self._pinned.discard(request_id)
             self._reqs_need_send[request_id] = RELEASED
 
@@ -113,7 +112,9 @@ class VerifiedScheduler(NixlPullConnectorScheduler):
             fingerprint = hashlib.sha256(self._algorithm.encode() + root).hexdigest()[:16]
             scheme = HashScheme(self._algorithm, fingerprint, self.block_size)
             spent = SpentDicts(keep_s=float(self.decoder_kv_blocks_ttl))
-            self._gate = Gate(scheme, self._windows_tokens, self.transfer_tp_size, spent)
+            self._gate = Gate(
+                self.engine_id, scheme, self._windows_tokens, self.transfer_tp_size, spent
+            )
         return self._gate
 
     def _sequenced(self, request: Any, tokens: int) -> Sequenced:

@@ -213,6 +213,29 @@ async def test_malformed_dicts_are_refused_on_both_legs(client: PairClient, text
         await client.release_all()
 
 
+async def test_fields_that_nobody_looks_at_do_no_harm(client: PairClient, texts: Texts) -> None:
+    """Deep nesting ends a worker, an odd release mark the scheduler, if they get so far."""
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    messages, salt, answer = await first_turn(client, texts)
+    assert answer.handle is not None
+    cold = await client.cold(messages)
+    prefilled = await client.prefill(
+        messages, salt=salt, handle={"do_remote_decode": True, "x": deep}
+    )
+    played = await client.decode(messages, salt=salt, params=prefilled.params | {"x": deep})
+    assert difference(played, cold) is None
+    assert played.receipt is not None
+    assert played.receipt.reason == "pulled"
+    owner = answer.handle["remote_engine_id"]
+    odd_ids: list[Any] = [[], {}, None, 7]
+    for odd in odd_ids:
+        mark = {"turnback_release": True, "remote_engine_id": owner, "remote_request_id": odd}
+        answered = await client.decode(messages, salt=salt, params=mark)
+        assert difference(answered, cold) is None
+
+
 LOST: dict[str, Params] = {
     "restarted": {"remote_engine_id": "00000000-0000-0000-0000-000000000000"},
     "dead_host": {"remote_engine_id": "11111111-1111-1111-1111-111111111111", "remote_port": 9},

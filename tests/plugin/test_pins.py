@@ -82,7 +82,16 @@ def test_release_frees_a_pinned_handle_once(pair: tuple[Rig, Rig]) -> None:
     assert not decode.metas[-1].reqs_to_send
 
 
-@pytest.mark.parametrize("change", [{"remote_engine_id": "restarted"}, {"remote_request_id": "x"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"remote_engine_id": "restarted"},
+        {"remote_request_id": "x"},
+        {"remote_request_id": []},
+        {"remote_engine_id": [], "remote_request_id": {}},
+    ],
+    ids=str,
+)
 def test_release_of_others_does_nothing(pair: tuple[Rig, Rig], change: dict[str, Any]) -> None:
     """Another engine's handle, or a name that nothing here has."""
     prefill, decode = pair

@@ -316,19 +316,24 @@ class Peer:
     """Another node's side of the handshake."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._socket = zmq.Context.instance().socket(zmq.REQ)
-        self._socket.setsockopt(zmq.RCVTIMEO, 5000)
-        self._socket.connect(f"tcp://{host}:{port}")
+        self._address = f"tcp://{host}:{port}"
 
-    def ask(self, rank: int) -> bytes:
-        """What the listener answers for one rank."""
-        self._socket.send(msgspec.msgpack.encode((GET_META_MSG, 0, rank)))
-        payload: bytes = self._socket.recv_multipart()[0]
+    def ask(self, *message: Any) -> bytes | None:
+        """What the listener answers to a message; None when nothing within half a second."""
+        with zmq.Context.instance().socket(zmq.REQ) as asking:
+            asking.setsockopt(zmq.LINGER, 0)
+            asking.setsockopt(zmq.RCVTIMEO, 500)
+            asking.connect(self._address)
+            asking.send(msgspec.msgpack.encode(message))
+            try:
+                payload: bytes = asking.recv_multipart()[0]
+            except zmq.Again:
+                return None
         return payload
 
 
-def test_handshake_for_a_rank_that_is_not_there_does_not_end_the_listener() -> None:
-    """Stock: one such question, and no other node can read from this one any more."""
+def test_handshake_that_cannot_be_answered_does_not_end_the_listener() -> None:
+    """Stock: one rank that is not there, or another shape, and no new peer can read from here."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -341,7 +346,10 @@ def test_handshake_for_a_rank_that_is_not_there_does_not_end_the_listener() -> N
     listener.start()
     assert ready.wait(5)
     peer = Peer("127.0.0.1", port)
-    assert [peer.ask(rank) for rank in (0, 7, 0)] == [b"mine", b"", b"mine"]
+    good = (GET_META_MSG, 0, 0)
+    for bad in ((GET_META_MSG, 0, 7), (GET_META_MSG, 0, [1]), (GET_META_MSG, 0), ()):
+        assert peer.ask(*bad) is None, bad
+        assert peer.ask(*good) == b"mine", bad
     stop.set()
     listener.join(5)
     assert not listener.is_alive()

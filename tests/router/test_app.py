@@ -70,6 +70,27 @@ async def test_too_large_a_body_is_413(model: Path) -> None:
         assert reply.body["error"]["allowed"] == "at most 4096 bytes"
 
 
+@pytest.mark.parametrize(
+    ("raw", "headers"),
+    [
+        (b'{"messages": [{}], "metadata": ' + b"[" * 300 + b"]" * 300 + b"}", {}),
+        (b'{"messages": [{}]}', {"Content-Encoding": "gzip"}),
+    ],
+    ids=["nested", "not_gzip"],
+)
+async def test_body_that_cannot_be_passed_on_is_a_400(
+    model: Path, raw: bytes, headers: dict[str, str]
+) -> None:
+    """A client's mistake is told to the client, and costs the conversation nothing."""
+    async with running_fleet(model) as fleet:
+        await fleet.turn()
+        reply = await fleet.post(raw, key="talk", headers=headers)
+        assert reply.status == 400
+        for part in ("got:", "allowed:", "fix:"):
+            assert part in reply.body["error"]["message"]
+        assert (await fleet.turn()).path == "warm"
+
+
 async def test_unknown_route_is_an_openai_error(model: Path) -> None:
     """A wrong path is refused in the same shape."""
     async with running_fleet(model) as fleet:

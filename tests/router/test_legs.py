@@ -104,10 +104,11 @@ def test_direct_body_has_no_kv_params() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "expected"), [(2, True), (1, False), (None, False), ("2", False)]
+    ("count", "expected"), [(2, True), (1, False), (None, False), ("2", True), (2.0, True)]
 )
 def test_several_answers(count: Any, expected: bool) -> None:
-    """Only an n above 1 makes several children."""
+    """Only an n of 1 makes one child, however another is written; beams are many."""
+    assert asks_for_several_answers(BODY | {"use_beam_search": True})
     assert asks_for_several_answers(BODY | {"n": count}) is expected
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runtime.engine_api import COLD_PREFILL, PIN
+from runtime.engine_api import COLD_PREFILL, PIN, RECORD
 from runtime.verification.leg import Gate, Leg, SpentDicts
 from runtime.verification.record import Verdict
 from tests.verification.conftest import SCHEME, handle, sequenced
@@ -15,7 +15,7 @@ P_DICT = {"do_remote_prefill": True, "do_remote_decode": False}
 
 def gate(tp_size: int = 1) -> Gate:
     """A gate of an engine with one KV-cache group."""
-    return Gate(SCHEME, (0,), tp_size, SpentDicts(keep_s=480))
+    return Gate("reader", SCHEME, (0,), tp_size, SpentDicts(keep_s=480))
 
 
 @pytest.mark.parametrize("role", [{}, P_DICT], ids=["handle", "p_dict"])
@@ -42,6 +42,21 @@ def test_cold_prefill_offers_nothing(params: dict[str, Any]) -> None:
     assert (leg.is_prefill, leg.is_owed, leg.receipt().reason) == (True, False, "none_offered")
 
 
+def test_only_fields_that_were_looked_at_travel_on() -> None:
+    """Unknown or nested ones could end a worker; the record has done its work."""
+    odd = {"x": [[[]]], "transfer_mode": "pull", PIN: [], "remote_prefill_cached_tokens": "7"}
+    params = handle(IDS) | odd
+    known = set(params) - set(odd) - {RECORD}
+    gate().admit(params, sequenced(IDS))
+    assert set(params) == known
+    cold = dict(COLD_PREFILL) | odd
+    gate().admit(cold, sequenced(IDS))
+    assert cold == COLD_PREFILL
+    p_dict = handle(IDS) | P_DICT | {PIN: False, "remote_prefill_cached_tokens": 7}
+    gate().admit(p_dict, sequenced(IDS))
+    assert (p_dict[PIN], p_dict["remote_prefill_cached_tokens"]) == (False, 7)
+
+
 MALFORMED: list[dict[str, Any]] = [
     {"remote_block_ids": [1, 2]},
     {"remote_block_ids": []},
@@ -66,6 +81,9 @@ MALFORMED: list[dict[str, Any]] = [
     {"remote_port": 70_000},
     {"remote_host": None},
     {"remote_request_id": 7},
+    {"remote_request_id": "\ud800"},
+    {"remote_request_id": "r" * 600},
+    {"remote_engine_id": "reader"},
     {"remote_engine_id": ["engine"]},
     {"tp_size": 0},
     {"tp_size": 10**9},
