@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Port = Annotated[int, Field(ge=1024, le=65_535)]
+Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
 Role = Literal["prefill", "decode"]
 
 P_EXPIRY_GUARD_S = 5
@@ -106,8 +107,8 @@ class NodeSpec(Frozen):
 class RouterSpec(Frozen):
     """The router in front of the engines."""
 
-    prefill_urls: tuple[str, ...] = Field(min_length=1)
-    decode_urls: tuple[str, ...] = Field(min_length=1)
+    prefill_urls: tuple[Url, ...] = Field(min_length=1)
+    decode_urls: tuple[Url, ...] = Field(min_length=1)
     host: str = "127.0.0.1"
     port: Port
     kv: KvTransferSpec

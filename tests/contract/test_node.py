@@ -99,3 +99,12 @@ def test_engine_versions(version: str, supported: bool) -> None:
     """Minor versions in the table are accepted, whatever follows."""
     assert is_supported(version) is supported
     assert supported_list() == "0.32.x, 0.33.x"
+
+
+@pytest.mark.parametrize("url", ["nonsense", "127.0.0.1:8100", "ftp://p", "http://", ""])
+def test_router_needs_addresses(url: str) -> None:
+    """What is no URL is refused before the router starts, not at the first turn."""
+    good = {"decode_urls": ["http://d:8200"], "port": 8000, "kv": {}}
+    RouterSpec.model_validate(good | {"prefill_urls": ["https://p:8100"]})
+    with pytest.raises(ValidationError, match="prefill_urls"):
+        RouterSpec.model_validate(good | {"prefill_urls": [url]})
