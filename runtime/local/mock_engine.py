@@ -194,7 +194,7 @@ class MockEngine:
             return None
         params = dict(job.params)
         leg = self.transfers.gate.admit(params, self._sequenced(job, job.prompt))
-        pulled = leg.match(0, self.config.threshold_tokens if leg.is_prefill else 1)
+        pulled = leg.match(0, self.config.threshold_tokens)
         if leg.is_owed:
             leg.allocated(pulled)
             await self.transfers.read(self._open_session(), params, pulled)

@@ -35,7 +35,7 @@ class Leg:
     is_allocated: bool = False
     local_tokens: int = 0
     pulled_tokens: int = 0
-    reason: str = ""
+    reason: str = field(init=False)
     arrival_unix_s: float = field(default_factory=time.time)
     arrived_s: float = field(default_factory=time.perf_counter)
     pull_started_s: float | None = None
@@ -51,12 +51,17 @@ class Leg:
             self.reason = reason
 
     def match(self, local_tokens: int, threshold_tokens: int) -> int:
-        """Tokens to pull beyond the local cache; asked again while the request waits."""
+        """Tokens to pull beyond the local cache; asked again while the request waits.
+
+        Args:
+            local_tokens: leading tokens that the local prefix cache holds.
+            threshold_tokens: spares P a smaller read; D reads whatever P has computed.
+        """
         self.local_tokens = local_tokens
         if self.verdict.refusal is not None:
             return 0
         count = self.verdict.verified_tokens - local_tokens
-        if count >= threshold_tokens:
+        if count >= (max(1, threshold_tokens) if self.is_prefill else 1):
             self.reason = "pulled"
             return count
         self.reason = "below_threshold" if count > 0 else "local_hit"
@@ -82,7 +87,7 @@ class Leg:
             verified_tokens=self.verdict.verified_tokens,
             local_tokens=self.local_tokens,
             pulled_tokens=self.pulled_tokens,
-            reason=self.reason or "none_offered",
+            reason=self.reason,
             arrival_unix_s=round(self.arrival_unix_s, 3),
             pull_started_ms=self._ms(self.pull_started_s),
             pull_ended_ms=self._ms(self.pull_ended_s),
@@ -95,7 +100,7 @@ class Leg:
 
 
 class SpentDicts:
-    """Dicts that were read or released within one TTL: their blocks may be anyone's now.
+    """Dicts that came to this engine within one TTL: their blocks may be anyone's now.
 
     Args:
         keep_s: how long the owner could have kept the blocks.

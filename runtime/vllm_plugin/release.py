@@ -7,6 +7,7 @@ Source: vLLM 0.32 and 0.33, v1/engine/async_llm.py,
 """
 
 import re
+import reprlib
 import uuid
 from typing import Any
 
@@ -37,11 +38,10 @@ async def release(raw: Request) -> JSONResponse:
     try:
         body = await raw.json()
     except (ValueError, RecursionError) as error:
-        return _refused(f"the body is not JSON: {error}")
-    handle = body.get(KV_PARAMS) if isinstance(body, dict) else None
+        return _refused("the body is not JSON", got=str(error))
+    handle: Any = body.get(KV_PARAMS) if isinstance(body, dict) else None
     if problem := transfer_params_problem(handle):
-        return _refused(problem)
-    assert handle is not None  # noqa: S101 - transfer_params_problem refuses it
+        return _refused(problem, got=reprlib.repr(handle))
     engine_id: str = handle["remote_engine_id"]
     engine_client = raw.app.state.engine_client
     rank = _RANK.search(engine_id)
@@ -60,10 +60,10 @@ async def release(raw: Request) -> JSONResponse:
     return JSONResponse({}, status_code=202)
 
 
-def _refused(problem: str) -> JSONResponse:
+def _refused(problem: str, *, got: str) -> JSONResponse:
     message = (
-        f"the release was refused; got: {problem}; allowed: one JSON object with {KV_PARAMS}, "
-        "a handle as the decode node returned it; fix: send the handle unchanged"
+        f"the release was refused: {problem}; got: {got}; allowed: one JSON object with "
+        f"{KV_PARAMS}, a handle as the decode node returned it; fix: send the handle unchanged"
     )
     error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
     return JSONResponse({"error": error}, status_code=400)

@@ -23,6 +23,9 @@ from runtime.verification.record import HashScheme, Record, Sequenced
 
 logger = logging.getLogger("vllm.turnback")
 
+_REBIND_S = 0.05
+"""Pause before the handshake listener takes its address again."""
+
 RELEASED = float("-inf")
 """Deadline that tells the worker half to free blocks at once, as if they had been read."""
 
@@ -32,15 +35,9 @@ class VerifiedScheduler(NixlPullConnectorScheduler):
 
     def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
-        self._group_block_sizes: tuple[int, ...] = tuple(
-            group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups
-        )
-        # Without the hybrid manager groups of full attention alone are served.
+        specs = [group.kv_cache_spec for group in kv_cache_config.transfer_groups]
         self._windows_tokens: tuple[int, ...] = tuple(
-            group.kv_cache_spec.sliding_window
-            if self._is_hma_required and isinstance(group.kv_cache_spec, SlidingWindowSpec)
-            else 0
-            for group in kv_cache_config.transfer_groups
+            spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0 for spec in specs
         )
         self._algorithm: str = vllm_config.cache_config.prefix_caching_hash_algo
         self._hash: Callable[[Any], bytes] = get_hash_fn_by_name(self._algorithm)
@@ -63,7 +60,10 @@ class VerifiedScheduler(NixlPullConnectorScheduler):
                     encoded_data, ready_event, stop_event, host, port
                 )
             except Exception:  # of any peer's message; the thread must live on
+                if not ready_event.is_set():
+                    raise  # the address cannot be used: no message has come yet
                 logger.warning("A handshake message could not be answered.", exc_info=True)
+                stop_event.wait(_REBIND_S)
 
     def on_new_request(self, request: Any) -> None:
         """Check what a request offers once, before anything can use it."""
@@ -145,9 +145,7 @@ class VerifiedScheduler(NixlPullConnectorScheduler):
         if request.get_skip_reading_prefix_cache():
             leg.refuse("recompute_asked")
             return 0, False
-        # The threshold spares P a small read; D reads whatever P has computed for it.
-        threshold = max(1, self.kv_recompute_threshold) if leg.is_prefill else 1
-        count = leg.match(num_computed_tokens, threshold)
+        count = leg.match(num_computed_tokens, self.kv_recompute_threshold)
         # With nothing to pull, the stock code notifies the owner, which frees its blocks.
         return count, count > 0
 
@@ -179,9 +177,9 @@ class VerifiedScheduler(NixlPullConnectorScheduler):
             self._reqs_need_recv[request.request_id] = (request, [], (), False)
             params["do_remote_prefill"] = False
             return False, None
-        tokens = self._written_tokens(request)
+        tokens = self._kept_tokens(request)
         unwanted = not leg.is_prefill and (not params or params.get(PIN) is False)
-        if unwanted or tokens < 1 or self._lost_window(request):
+        if unwanted or tokens < 1:
             self._stop_heartbeat(request.request_id)
             self._reqs_not_processed.add(request.request_id)
             return False, receipt
@@ -195,28 +193,18 @@ class VerifiedScheduler(NixlPullConnectorScheduler):
             reply[RECORD] = Record.of_sequence(sequence, self._open_gate().scheme).to_dict()
         return delay_free, reply | receipt
 
-    def _written_tokens(self, request: Any) -> int:
-        """Tokens whose KV is surely there: never the last one's.
+    def _kept_tokens(self, request: Any) -> int:
+        """Tokens whose KV is there and can be handed over: never the last one's; 0 for none.
 
         Under async scheduling vLLM counts a step's tokens when it is scheduled, drafts
-        included, so `num_computed_tokens` can run ahead of what has been written.
+        included, so `num_computed_tokens` can run ahead of what has been written. Accepted
+        drafts beyond a stop token are dropped, but sliding windows have moved on with them:
+        the blocks that the kept tokens need are gone.
         """
-        done: int = request.num_computed_tokens - request.num_in_flight_tokens
-        total: int = request.num_tokens
-        return min(done, total - 1)
-
-    def _lost_window(self, request: Any) -> bool:
-        """Whether blocks that the kept tokens need have been given up.
-
-        Accepted drafts beyond a stop token are dropped, but sliding windows have moved on
-        with them: the blocks before the window of tokens that are no more are gone.
-        """
-        done: int = request.num_computed_tokens - request.num_in_flight_tokens
-        return any(self._windows_tokens) and done > request.num_tokens - 1
+        written: int = request.num_computed_tokens - request.num_in_flight_tokens
+        most: int = request.num_tokens - 1
+        return 0 if written > most and any(self._windows_tokens) else min(written, most)
 
     def _leading(self, block_ids: Any, tokens: int) -> tuple[list[int], ...]:
         """The blocks of the leading tokens, for each group."""
-        return tuple(
-            list(ids[: -(-tokens // size)])
-            for ids, size in zip(block_ids, self._group_block_sizes, strict=True)
-        )
+        return tuple(list(ids[: -(-tokens // self.block_size)]) for ids in block_ids)

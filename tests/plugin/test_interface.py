@@ -72,7 +72,7 @@ def test_used_attributes_of_the_scheduler_half_exist() -> None:
     rig = Rig()
     request: Any = rig.add("r", [1, 2, 3], None)
     used = attributes_of(scheduler.VerifiedScheduler, "self")
-    assert {"_is_hma_required", "_reqs_need_recv", "transfer_tp_size"} <= used
+    assert {"_reqs_not_processed", "_reqs_need_recv", "transfer_tp_size"} <= used
     assert not {name for name in used if not hasattr(rig.half, name)}
     used = attributes_of(scheduler, "request")
     assert {"block_hashes", "num_in_flight_tokens"} <= used

@@ -353,3 +353,14 @@ def test_handshake_that_cannot_be_answered_does_not_end_the_listener() -> None:
     stop.set()
     listener.join(5)
     assert not listener.is_alive()
+
+
+def test_handshake_address_that_is_taken_is_an_error_at_once() -> None:
+    """Before the listener is ready there is no message to blame: it does not try for ever."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(zmq.ZMQError, match="in use"):
+            VerifiedScheduler._nixl_handshake_listener(
+                {}, threading.Event(), threading.Event(), "127.0.0.1", taken.getsockname()[1]
+            )
