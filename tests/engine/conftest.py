@@ -6,14 +6,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from runtime.local.model import build_model
 from tests.engine.pairs import ENGINE, ROOT
+from tests.engine.play import PairClient
+from tests.engine.words import plain_words
+from tests.fuzz.script import Texts
 
 START_LIMIT_S = 300.0
 
@@ -43,7 +47,7 @@ def model() -> Path:
 def up(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Up]:
     """`turnback up` with the verified connector; Ctrl-C ends it and leaves nothing.
 
-    One for test_exactness.py and test_pair.py, whose last test ends it.
+    One for test_exactness.py, test_freed.py and test_pair.py, whose last test ends it.
     """
     out = tmp_path_factory.mktemp("up")
     argv = [sys.executable, "-m", "runtime.cli", "up", "--out", str(out), "--model", str(model)]
@@ -93,3 +97,19 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.fixture
+async def client(up: Up) -> AsyncIterator[PairClient]:
+    """Plays turns against the engines; what they pin for a test is given back after it."""
+    timeout = aiohttp.ClientTimeout(total=120)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        one = PairClient(session, up.prefill_url, up.decode_url, "tiny")
+        yield one
+        await one.release_all()
+
+
+@pytest.fixture
+def texts(model: Path, request: pytest.FixtureRequest) -> Texts:
+    """Texts of a test's own."""
+    return Texts(plain_words(model), seed=sum(request.node.name.encode()))

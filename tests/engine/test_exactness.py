@@ -4,41 +4,23 @@ Each test plays its legs against the engines themselves and then asks the same p
 more without a handle, to find a cache that was poisoned.
 """
 
-import asyncio
-import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from runtime.engine_api import (
-    EXTERNAL_HIT_TOKENS,
-    NIXL_AFTER_EXPIRY,
-    NIXL_READS,
-    RECORD,
-    Receipt,
-)
-from tests.engine.cases import (
-    FOLLOW_UPS,
-    NOTHING_SHARED,
-    Played,
-    following,
-    opening,
-    play,
-    play_next,
-)
-from tests.engine.conftest import Up
-from tests.engine.play import (
-    KV_USAGE,
-    Answer,
-    LegRefused,
-    Message,
-    PairClient,
-    Params,
-    difference,
+from runtime.engine_api import EXTERNAL_HIT_TOKENS, NIXL_READS, RECORD, Receipt
+from tests.engine.cases import FOLLOW_UPS, NOTHING_SHARED, following, opening, play, play_next
+from tests.engine.play import KV_USAGE, LegRefused, PairClient, Params, difference
+from tests.engine.turns import (
+    assert_exact,
+    assert_gives_up,
+    first_turn,
+    is_above,
+    second_turn,
+    settles,
 )
 from tests.engine.words import plain_words
 from tests.fuzz.run import fuzz
@@ -47,60 +29,6 @@ from tests.fuzz.script import Texts
 pytestmark = pytest.mark.engine
 
 FUZZED_TURNS = 60
-_SETTLE_S = 10.0
-
-
-@pytest.fixture
-async def client(up: Up) -> AsyncIterator[PairClient]:
-    """Plays turns against the engines; what they pin for a test is given back after it."""
-    timeout = aiohttp.ClientTimeout(total=120)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        one = PairClient(session, up.prefill_url, up.decode_url, "tiny")
-        yield one
-        await one.release_all()
-
-
-@pytest.fixture
-def texts(model: Path, request: pytest.FixtureRequest) -> Texts:
-    """Texts of a test's own."""
-    return Texts(plain_words(model), seed=sum(request.node.name.encode()))
-
-
-async def first_turn(client: PairClient, texts: Texts) -> tuple[list[Message], str, Answer]:
-    """A first turn; (its messages, its salt, its answer with a handle)."""
-    messages, salt = opening(texts), uuid.uuid4().hex
-    _, answer = await client.turn(messages, salt=salt)
-    assert answer.handle is not None
-    return messages, salt, answer
-
-
-async def second_turn(
-    client: PairClient, texts: Texts, change: Callable[[Params], Params] = lambda handle: handle
-) -> Played:
-    """An unedited second turn whose handle a test has changed."""
-    first, salt, answer = await first_turn(client, texts)
-    messages = following("unedited", first, answer.text, texts)
-    assert answer.handle is not None
-    return await play_next(client, messages, salt, change(dict(answer.handle)))
-
-
-def assert_exact(played: Played) -> None:
-    """Neither the turn nor the same prompt asked again differs from the cold run."""
-    assert difference(played.warm, played.cold) is None
-    assert difference(played.again, played.cold) is None
-
-
-async def assert_gives_up(client: PairClient, url: str, before: float) -> None:
-    """An engine holds no more blocks than before."""
-    await settles(lambda: client.metric(url, KV_USAGE), before)
-
-
-async def settles(read: Callable[[], Any], wanted: object) -> None:
-    """Poll a value until it is what is wanted."""
-    end = time.monotonic() + _SETTLE_S
-    while (value := await read()) != wanted:
-        assert time.monotonic() < end, f"{value} did not become {wanted}"
-        await asyncio.sleep(0.05)
 
 
 async def test_answer_depends_on_the_whole_history(client: PairClient, texts: Texts) -> None:
@@ -291,7 +219,7 @@ async def test_stock_or_other_peer_is_not_read_and_frees(
     free = await client.metric(client.decode_url, KV_USAGE)
     first, salt, answer = await first_turn(client, texts)
     assert answer.handle is not None
-    await settles(lambda: _is_above(client, free), True)
+    await settles(lambda: is_above(client, free), True)
     await client.prefill(first, salt=salt, handle=spoil(dict(answer.handle)))
     await assert_gives_up(client, client.decode_url, free)
 
@@ -355,81 +283,6 @@ async def test_several_answers_to_one_prompt(client: PairClient, texts: Texts) -
     assert difference(again, cold) is None
 
 
-async def test_stop_string_leaves_nothing(client: PairClient, texts: Texts) -> None:
-    """Hazard 17: D gives no handle then, and keeps no block."""
-    free = await client.metric(client.decode_url, KV_USAGE)
-    messages = opening(texts)
-    cold = await client.cold(messages, max_tokens=8)
-    prefilled = await client.prefill(messages, salt="stop-string")
-    body = {"model": "tiny", "messages": messages, "temperature": 0, "ignore_eos": True}
-    body |= {"stop": [cold.text.split()[0]], "max_tokens": 8, "cache_salt": "stop-string"}
-    reply = await client.post(client.decode_url, body | {"kv_transfer_params": prefilled.params})
-    assert reply["choices"][0]["finish_reason"] == "stop"
-    assert not reply.get("kv_transfer_params")
-    await assert_gives_up(client, client.decode_url, free)
-    _, again = await client.turn(messages, salt="stop-string", max_tokens=8)
-    assert difference(again, cold) is None
-
-
-async def test_flags_that_name_no_role_do_not_leak(client: PairClient, texts: Texts) -> None:
-    """Hazard 14: stock D pins the blocks of such a request until it is restarted."""
-    await client.release_all()
-    before = await client.metric(client.decode_url, KV_USAGE)
-    for params in (
-        {"do_remote_prefill": False, "do_remote_decode": False},
-        {"do_remote_prefill": True, "do_remote_decode": True},
-        {"turnback_pin": True},
-    ):
-        answer = await client.decode(opening(texts), salt="flags", params=params, max_tokens=2)
-        assert answer.handle is None
-    await assert_gives_up(client, client.decode_url, before)
-
-
-async def test_release_frees_at_once_and_can_be_repeated(client: PairClient, texts: Texts) -> None:
-    """Hazard 15: a handle that nobody will use costs D nothing; nor does it cost a step."""
-    await client.release_all()
-    free = await client.metric(client.decode_url, KV_USAGE)
-    _, _, answer = await first_turn(client, texts)
-    assert answer.handle is not None
-    await settles(lambda: _is_above(client, free), True)
-    assert await client.release(client.decode_url, answer.handle) == 202
-    await assert_gives_up(client, client.decode_url, free)
-    assert await client.release(client.decode_url, answer.handle) == 202
-    expired = "vllm:nixl_num_kv_expired_reqs_total"
-    assert await client.metric(client.decode_url, expired) == 0
-
-
-async def _is_above(client: PairClient, free: float) -> bool:
-    return await client.metric(client.decode_url, KV_USAGE) > free
-
-
-async def test_release_of_a_handle_that_was_read(client: PairClient, texts: Texts) -> None:
-    """It is harmless: the blocks may be another request's by then, and stay its own."""
-    first, salt, answer = await first_turn(client, texts)
-    assert answer.handle is not None
-    messages = following("unedited", first, answer.text, texts)
-    played = await play_next(client, messages, salt, answer.handle)
-    assert await client.release(client.decode_url, answer.handle) == 202
-    assert_exact(played)
-    assert played.warm.handle is not None
-    later = [*messages, {"role": "assistant", "content": played.warm.text}, messages[1]]
-    assert_exact(await play_next(client, later, salt, played.warm.handle))
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"kv_transfer_params": {"a": 1}}'])
-async def test_release_of_anything_else_is_refused(body: bytes, client: PairClient) -> None:
-    """A body that is no handle is a 400 that says what is wrong."""
-    async with client.session.post(
-        f"{client.decode_url}/v1/turnback/release",
-        data=body,
-        headers={"Content-Type": "application/json"},
-    ) as reply:
-        told = (await reply.json())["error"]["message"]
-        assert reply.status == 400
-    for word in ("got:", "allowed:", "fix:"):
-        assert word in told
-
-
 async def test_receipts_agree_with_the_engines_own_counter(
     client: PairClient, texts: Texts
 ) -> None:
@@ -443,9 +296,3 @@ async def test_receipts_agree_with_the_engines_own_counter(
         return await client.metric(client.prefill_url, EXTERNAL_HIT_TOKENS) - before
 
     await settles(counted, receipt.pulled_tokens)
-
-
-async def test_nothing_was_read_after_it_was_freed(client: PairClient) -> None:
-    """After all of the above no owner saw a read of blocks that it had freed."""
-    for url in (client.prefill_url, client.decode_url):
-        assert await client.metric(url, NIXL_AFTER_EXPIRY) == 0

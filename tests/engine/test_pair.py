@@ -23,7 +23,8 @@ from runtime.contract.profile import load_profile
 from runtime.engine_api import EXTERNAL_HIT_TOKENS, NIXL_AFTER_EXPIRY, parse_metrics
 from tests.engine.conftest import Up, alive, descendants
 from tests.engine.play import KV_USAGE
-from tests.engine.suite import CHECKS, Check, Pair, release_all
+from tests.engine.suite import CHECKS, Check
+from tests.engine.suite_client import Pair, release_all
 
 pytestmark = pytest.mark.engine
 

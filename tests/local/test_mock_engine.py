@@ -32,7 +32,8 @@ from runtime.engine_api import (
 from runtime.local.mock_engine import MockEngine
 from runtime.local.mock_tokens import MockTokens, block_hashes
 from runtime.local.mock_transfer import BYTES_PER_TOKEN, COUNTER_NAMES
-from tests.engine.suite import CHECKS, Check, Pair
+from tests.engine.suite import CHECKS, Check
+from tests.engine.suite_client import Pair
 from tests.router.fleet import (
     LONG_TEXT,
     MODEL,

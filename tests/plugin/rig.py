@@ -38,6 +38,35 @@ _FULL = FullAttentionSpec(block_size=BLOCK, **_SIZES)
 _WINDOW = SlidingWindowSpec(block_size=BLOCK, sliding_window=WINDOW, **_SIZES)
 
 
+_TRANSFER: dict[str, Any] = {
+    "kv_connector": "NixlConnector",
+    "kv_connector_module_path": "runtime.vllm_plugin.connector",
+    "kv_role": "kv_both",
+    "kv_load_failure_policy": "fail",
+    "kv_connector_extra_config": {"bidirectional_kv_xfer": True},
+}
+
+
+def _config(draft_tokens: int, *, caching: bool) -> Any:
+    drafts = {"method": "ngram", "num_speculative_tokens": draft_tokens}
+    config = EngineArgs(
+        model=str(build_model(ROOT / "out" / "models")),
+        dtype="float32",
+        max_model_len=4096,
+        max_num_batched_tokens=_BUDGET,
+        max_num_seqs=8,
+        block_size=BLOCK,
+        enforce_eager=True,
+        enable_prefix_caching=caching,
+        prefix_caching_hash_algo="sha256_cbor",
+        kv_transfer_config=_TRANSFER,
+        disable_hybrid_kv_cache_manager=False,
+        speculative_config=drafts if draft_tokens else None,
+    ).create_engine_config()
+    config.cache_config.num_gpu_blocks = _BLOCKS
+    return config
+
+
 class Rig:
     """One engine's scheduler.
 
@@ -56,30 +85,8 @@ class Rig:
         caching: bool = True,
         windows: int = 0,
     ) -> None:
-        transfer = {
-            "kv_connector": "NixlConnector",
-            "kv_connector_module_path": "runtime.vllm_plugin.connector",
-            "kv_role": "kv_both",
-            "kv_load_failure_policy": "fail",
-            "kv_connector_extra_config": {"bidirectional_kv_xfer": True},
-        }
-        drafts = {"method": "ngram", "num_speculative_tokens": draft_tokens}
-        config = EngineArgs(
-            model=str(build_model(ROOT / "out" / "models")),
-            dtype="float32",
-            max_model_len=4096,
-            max_num_batched_tokens=_BUDGET,
-            max_num_seqs=8,
-            block_size=BLOCK,
-            enforce_eager=True,
-            enable_prefix_caching=caching,
-            prefix_caching_hash_algo="sha256_cbor",
-            kv_transfer_config=transfer,
-            disable_hybrid_kv_cache_manager=False,
-            speculative_config=drafts if draft_tokens else None,
-        ).create_engine_config()
+        config = _config(draft_tokens, caching=caching)
         config.scheduler_config.async_scheduling = is_async  # the CPU platform says no
-        config.cache_config.num_gpu_blocks = _BLOCKS
         caches = KVCacheConfig(
             num_blocks=_BLOCKS,
             kv_cache_tensors=[],
@@ -186,6 +193,11 @@ class Rig:
         step = self.schedule()
         self.finish(step, token, **worker)
         return step
+
+    def preempt(self, request: Any) -> None:
+        """Put a running request back to the queue, its blocks freed."""
+        self.scheduler.running.remove(request)
+        self.scheduler._preempt_request(request, 0.0)
 
     def abort(self, name: str) -> None:
         """As when a client goes away."""

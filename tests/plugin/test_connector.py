@@ -164,7 +164,7 @@ def test_agents_of_a_cpu_engine_rest_when_idle() -> None:
         agent = api.nixl_agent("idle", api.nixl_agent_config(num_threads=1))
     assert api.nixlBind.nixlAgent is stock
     began, began_cpu = time.perf_counter(), time.process_time()
-    time.sleep(0.5)
+    time.sleep(0.5)  # the span over which its CPU time is measured
     share = (time.process_time() - began_cpu) / (time.perf_counter() - began)
     assert agent is not None
     assert share < 0.5

@@ -160,8 +160,7 @@ def test_decode_preempted_after_its_read_computes_and_gives_a_handle(
     decode.run()
     decode.run(finished_recving={"r"})
     decode.run()
-    decode.scheduler.running.remove(request)
-    decode.scheduler._preempt_request(request, 0.0)
+    decode.preempt(request)
     step = decode.run()
     assert step.num_scheduled_tokens == {"r": 301}
     assert not decode.metas[-1].reqs_to_recv
@@ -181,8 +180,7 @@ def test_stop_on_a_late_token_while_preempted_pins_nothing(
     first = decode.schedule()
     late = decode.schedule()
     decode.finish(first)
-    decode.scheduler.running.remove(request)
-    decode.scheduler._preempt_request(request, 0.0)
+    decode.preempt(request)
     decode.finish(late, token=STOP_ID)
     assert set(decode.replies["r"]) == {RECEIPT}
     assert not decode.half._pinned

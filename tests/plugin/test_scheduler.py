@@ -233,8 +233,7 @@ def test_preempted_after_the_pull_computes_its_prompt(pair: tuple[Rig, Rig]) -> 
     prefill.run()
     prefill.run(finished_recving={"r"})
     prefill.run()
-    prefill.scheduler.running.remove(request)
-    prefill.scheduler._preempt_request(request, 0.0)
+    prefill.preempt(request)
     step = prefill.run()
     assert step.num_scheduled_tokens == {"r": 305}
     assert not prefill.metas[-1].reqs_to_recv
