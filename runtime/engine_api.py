@@ -77,7 +77,7 @@ class Receipt:
         return asdict(self)
 
     def stages_ms(self) -> dict[str, float | None]:
-        """Time in the engine: `queue`, `pull` (the read and the wait after it), `compute`.
+        """Milliseconds in the engine: `queue`, `pull` (the read and the wait after it), `compute`.
 
         The three add up to the time from arrival to end; None for what is not known.
         """
