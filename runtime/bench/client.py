@@ -12,6 +12,7 @@ from runtime.bench.turn import Outcome, TurnRequest, TurnResult
 from runtime.contract.http import (
     CONVERSATION_HEADER,
     DEBUG_HEADER,
+    DECODE_RECEIPT_HEADER,
     PATH_HEADER,
     RECEIPT_HEADER,
     REUSE_HEADER,
@@ -31,6 +32,7 @@ class _Reply:
     """What has arrived of one reply."""
 
     receipt: Receipt | None = None
+    decode_receipt: Receipt | None = None
     path: str | None = None
     first_token_s: float | None = None
     done_s: float | None = None
@@ -155,11 +157,15 @@ async def _read(response: aiohttp.ClientResponse, reply: _Reply) -> None:
         arrived_s = perf_counter()
         for data in splitter.feed(chunk):
             reply.take(data, arrived_s)
+    # D's comes last, when D has finished.
+    name, _, told = splitter.last_comment.partition(b" ")
+    if name == DECODE_RECEIPT_HEADER.encode():
+        reply.decode_receipt = _receipt(told)
 
 
-def _receipt(header: str | None) -> Receipt | None:
+def _receipt(told: str | bytes | None) -> Receipt | None:
     try:
-        return Receipt.from_dict(orjson.loads(header)) if header else None
+        return Receipt.from_dict(orjson.loads(told)) if told else None
     except ValueError:
         return None
 
@@ -188,4 +194,5 @@ def _result(
         top2=tuple(reply.top2),
         receipt=reply.receipt,
         path=reply.path,
+        decode_receipt=reply.decode_receipt,
     )

@@ -131,12 +131,13 @@ def _turn(
         "pulled_prompt_tokens": pulled_prompt,
         "pulled_answer_tokens": pulled_answer,
         "returnable_answer_tokens": returnable,
-        "prefill": _prefill_legs([r.receipt for r in good if r.receipt is not None]),
+        "prefill": _legs([r.receipt for r in good if r.receipt is not None]),
+        "decode": _legs([r.decode_receipt for r in good if r.decode_receipt is not None]),
     }
 
 
-def _prefill_legs(receipts: Sequence[Receipt]) -> dict[str, Any]:
-    """What the prefill node did with the handles of a turn, and where its time went."""
+def _legs(receipts: Sequence[Receipt]) -> dict[str, Any]:
+    """What a node did with the dicts of a turn, and where its time went."""
     stages = [receipt.stages_ms() for receipt in receipts]
 
     def median(stage: str) -> float | None:

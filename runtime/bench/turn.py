@@ -54,6 +54,7 @@ class TurnResult:
         top2: the best two logprobs at each position, best first, length n.
         receipt: what the prefill node did with a handle.
         path: how the router served the turn.
+        decode_receipt: what the decode node did with the P dict.
     """
 
     conversation: int
@@ -70,6 +71,7 @@ class TurnResult:
     top2: tuple[tuple[float, ...], ...]
     receipt: Receipt | None
     path: str | None
+    decode_receipt: Receipt | None = None
 
     @property
     def is_successful(self) -> bool:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from runtime.bench.client import run_turn
 from runtime.bench.turn import TurnRequest, TurnResult
+from runtime.contract.http import DECODE_RECEIPT_HEADER
 from runtime.engine_api import Receipt
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -227,6 +228,19 @@ async def test_a_short_answer_is_incomplete(serve: Serve, whole: list[bytes]) ->
     result = await turn(await serve(streaming(whole)), replace(REQUEST, answer_tokens=4))
     unsuccessful(result, "incomplete", "3 of 4 tokens")
     assert result.token_ids == IDS
+
+
+@pytest.mark.parametrize("told", [RECEIPT, None, "broken"])
+async def test_decode_receipt_comes_after_the_answer(
+    serve: Serve, whole: list[bytes], told: Receipt | str | None
+) -> None:
+    """The router tells D's receipt in a comment at the stream's end; a broken one is none."""
+    raw = json.dumps(told.to_dict()) if isinstance(told, Receipt) else str(told)
+    comment = f": {DECODE_RECEIPT_HEADER} {raw}\n\n".encode()
+    url = await serve(streaming([*whole, comment if told else b": ping\n\n"]))
+    result = await turn(url)
+    assert result.outcome == "successful"
+    assert result.decode_receipt == (told if isinstance(told, Receipt) else None)
 
 
 @pytest.mark.parametrize("header", ["not json", '{"reason": "pulled"}', "[]"])

@@ -21,6 +21,13 @@ Make = Callable[..., TurnResult]
 
 GOLDEN_KEYS = [
     "arms.bidirectional.requests",
+    "arms.bidirectional.turns.decode.local_tokens",
+    "arms.bidirectional.turns.decode.offered_tokens",
+    "arms.bidirectional.turns.decode.reasons.pulled",
+    "arms.bidirectional.turns.decode.stage_ms_p50.compute",
+    "arms.bidirectional.turns.decode.stage_ms_p50.pull",
+    "arms.bidirectional.turns.decode.stage_ms_p50.queue",
+    "arms.bidirectional.turns.decode.verified_tokens",
     "arms.bidirectional.turns.errored",
     "arms.bidirectional.turns.incomplete",
     "arms.bidirectional.turns.n",
@@ -41,6 +48,12 @@ GOLDEN_KEYS = [
     "arms.bidirectional.turns.ttft_ms.p99",
     "arms.bidirectional.turns.turn",
     "arms.one_way.requests",
+    "arms.one_way.turns.decode.local_tokens",
+    "arms.one_way.turns.decode.offered_tokens",
+    "arms.one_way.turns.decode.stage_ms_p50.compute",
+    "arms.one_way.turns.decode.stage_ms_p50.pull",
+    "arms.one_way.turns.decode.stage_ms_p50.queue",
+    "arms.one_way.turns.decode.verified_tokens",
     "arms.one_way.turns.errored",
     "arms.one_way.turns.incomplete",
     "arms.one_way.turns.n",
@@ -110,10 +123,12 @@ def results(make_turn: Make) -> list[TurnResult]:
             fields = {"conversation": conversation, "turn": turn, "prompt_tokens": 60 * turn}
             built.append(make_turn(arm="one_way", ttft_ms=80.0, **fields))
             warm_ms = 80.0 if turn == 1 else 80.0 / ratio
-            receipt = (
-                Receipt(96, 96, 0, 96, "pulled", 0.0, 1.0, 2.5, 3.0, 6.0) if turn == 2 else None
-            )
-            built.append(make_turn(arm="bidirectional", ttft_ms=warm_ms, receipt=receipt, **fields))
+            told = {
+                "receipt": Receipt(96, 96, 0, 96, "pulled", 0.0, 1.0, 2.5, 3.0, 6.0),
+                "decode_receipt": Receipt(120, 120, 32, 88, "pulled", 0.0, 0.5, 1.5, 2.0, 9.0),
+            }
+            warm = fields | (told if turn == 2 else {})
+            built.append(make_turn(arm="bidirectional", ttft_ms=warm_ms, **warm))
     return built
 
 
@@ -150,6 +165,13 @@ def test_turn_figures(profile: Profile, results: list[TurnResult]) -> None:
             "verified_tokens": 192,
             "local_tokens": 0,
             "stage_ms_p50": {"queue": 1.0, "pull": 2.0, "compute": 3.0},
+        },
+        "decode": {
+            "reasons": {"pulled": 2},
+            "offered_tokens": 240,
+            "verified_tokens": 240,
+            "local_tokens": 64,
+            "stage_ms_p50": {"queue": 0.5, "pull": 1.5, "compute": 7.0},
         },
     }
     assert arms["one_way"]["turns"][1]["pulled_prompt_tokens"] == 0

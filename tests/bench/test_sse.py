@@ -27,6 +27,13 @@ def test_cuts_do_not_change_events(cuts: set[int]) -> None:
     assert [event for piece in pieces for event in splitter.feed(piece)] == EVENTS
 
 
+def test_last_comment_is_kept() -> None:
+    """A comment may say something after the last event; it is no event."""
+    splitter = EventSplitter()
+    assert splitter.feed(STREAM + b": name {}\n\n") == EVENTS
+    assert splitter.last_comment == b"name {}"
+
+
 def test_an_event_is_given_as_soon_as_it_ends() -> None:
     """The blank line ends an event; nothing waits for the next one."""
     splitter = EventSplitter()

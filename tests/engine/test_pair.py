@@ -117,6 +117,9 @@ async def test_benchmark_through_the_router(up: Up, model: Path, tmp_path: Path)
     possible = sum(turn["returnable_answer_tokens"] for turn in turns)
     assert possible > 0
     assert covered >= 0.9 * possible
+    for arm in report["arms"].values():
+        for turn in arm["turns"]:
+            assert turn["decode"]["reasons"] == {"pulled": 2}
     receipts = sum(r.receipt.pulled_tokens for r in results if r.receipt)
     assert receipts == covered + sum(turn["pulled_prompt_tokens"] for turn in turns)
     assert hits == receipts

@@ -109,6 +109,7 @@ def test_whole_demo_on_mock_engines(tmp_path: Path, model: Path) -> None:
     assert report["exactness"] == {"compared": 4, "equal": 4, "ties": 0, "differences": []}
     second = report["arms"]["bidirectional"]["turns"][1]
     assert second["pulled_prompt_tokens"] > 0
+    assert second["prefill"]["reasons"] == second["decode"]["reasons"] == {"pulled": 2}
     assert second["pulled_answer_tokens"] == second["returnable_answer_tokens"] > 0
     assert report["arms"]["one_way"]["turns"][1]["pulled_prompt_tokens"] == 0
     assert report["engine"]["prefill"]["nixl_reads"] == 2
