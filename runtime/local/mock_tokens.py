@@ -1,8 +1,12 @@
 """Tokens, answers and block hashes of the mock engine. Pure, all from the inputs."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,9 @@ from tokenizers import Tokenizer
 HASH_ALGORITHM = "sha256_cbor"
 SEED_FINGERPRINT = "00" * 8
 """Of every mock engine: they all hash alike."""
+
+_ENCODED_TEXTS = 64
+"""Prompts whose tokens are remembered: both engines of a process see each one."""
 
 LogprobEntry = dict[str, Any]
 
@@ -32,7 +39,8 @@ class MockTokens:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._path = str(folder / "tokenizer.json")
+        self._tokenizer = _tokenizer(self._path)
         special = {
             token_id
             for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
@@ -43,15 +51,36 @@ class MockTokens:
     def prompt_ids(self, messages: Iterable[Mapping[str, Any]]) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins."""
         turns = "".join(
-            f"<|im_start|>{message['role']}\n{_text_of(message.get('content'))}<|im_end|>\n"
+            f"<|im_start|>{message['role']}\n{_message_text(message)}<|im_end|>\n"
             for message in messages
         )
-        text = f"{turns}<|im_start|>assistant\n"
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self.encoded(f"{turns}<|im_start|>assistant\n")
+
+    def encoded(self, text: str) -> list[int]:
+        """Token ids of a text as it stands."""
+        return list(_encoded(self._path, text))
 
     def text(self, ids: Sequence[int]) -> str:
         """What the ids say, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def pieces(self, ids: Sequence[int]) -> Iterator[str]:
+        """What each token adds to the text; the pieces joined are the text of all ids.
+
+        A token may end inside a character, which is then shown with a later one.
+        """
+        before: list[int] = []
+        before_text = ""
+        held: list[int] = []
+        for at, token_id in enumerate(ids, start=1):
+            held.append(token_id)
+            shown = self.text([*before, *held])
+            if shown.endswith("\ufffd") and at < len(ids):
+                yield ""
+                continue
+            yield shown[len(before_text) :]
+            before, held = held, []
+            before_text = self.text(before)
 
     def answer(
         self,
@@ -90,21 +119,46 @@ class MockTokens:
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
 
+class HashedTokens:
+    """A token sequence with the hash chain over its whole blocks, each hashed once.
+
+    Args:
+        ids: its tokens.
+        block_size_tokens: tokens in a block.
+        salt: goes into the first block.
+    """
+
+    def __init__(self, ids: Sequence[int], block_size_tokens: int, salt: str | None) -> None:
+        self.ids = list(ids)
+        self._size = block_size_tokens
+        self._root = (salt or "").encode()
+        self.hashes: list[bytes] = []
+        self._hash_new_blocks()
+
+    def extend(self, ids: Iterable[int]) -> None:
+        """Append tokens."""
+        self.ids.extend(ids)
+        self._hash_new_blocks()
+
+    def tail_hash(self, start: int, end: int) -> bytes:
+        """Hash of the tokens start..end-1, chained to the whole blocks before them."""
+        whole = start // self._size
+        parent = self.hashes[whole - 1] if whole else self._root
+        return hashlib.sha256(parent + _packed(self.ids[start:end])).digest()
+
+    def _hash_new_blocks(self) -> None:
+        parent = self.hashes[-1] if self.hashes else self._root
+        for start in range(len(self.hashes) * self._size, len(self.ids), self._size):
+            block = self.ids[start : start + self._size]
+            if len(block) < self._size:
+                break
+            parent = hashlib.sha256(parent + _packed(block)).digest()
+            self.hashes.append(parent)
+
+
 def block_hashes(ids: Sequence[int], block_size_tokens: int, salt: str | None) -> list[bytes]:
     """Hash chain over the whole blocks of a sequence; the salt is in the first block."""
-    hashes: list[bytes] = []
-    parent = (salt or "").encode()
-    for end in range(block_size_tokens, len(ids) + 1, block_size_tokens):
-        parent = hashlib.sha256(parent + _packed(ids[end - block_size_tokens : end])).digest()
-        hashes.append(parent)
-    return hashes
-
-
-def tail_hash(ids: Sequence[int], start: int, block_size_tokens: int, salt: str | None) -> bytes:
-    """Hash of the tokens from `start` on, chained to the whole blocks before it."""
-    before = block_hashes(ids[:start], block_size_tokens, salt)
-    parent = before[-1] if before else (salt or "").encode()
-    return hashlib.sha256(parent + _packed(ids[start:])).digest()
+    return HashedTokens(ids, block_size_tokens, salt).hashes
 
 
 def _choose(digest: bytes, candidates: Sequence[int], ranked: int) -> Choice:
@@ -119,7 +173,27 @@ def _choose(digest: bytes, candidates: Sequence[int], ranked: int) -> Choice:
 
 
 def _packed(ids: Sequence[int]) -> bytes:
-    return b"".join(token_id.to_bytes(4, "big") for token_id in ids)
+    packed = array("I", ids)
+    if sys.byteorder == "little":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+@lru_cache(maxsize=8)
+def _tokenizer(path: str) -> Tokenizer:
+    return Tokenizer.from_file(path)
+
+
+@lru_cache(maxsize=_ENCODED_TEXTS)
+def _encoded(path: str, text: str) -> tuple[int, ...]:
+    return tuple(_tokenizer(path).encode(text, add_special_tokens=False).ids)
+
+
+def _message_text(message: Mapping[str, Any]) -> str:
+    """What the template shows of a message: its text, then its tool calls."""
+    calls = message.get("tool_calls") or ()
+    shown = [json.dumps(call.get("function"), sort_keys=True) for call in calls]
+    return "\n".join([_text_of(message.get("content")), *shown])
 
 
 def _text_of(content: Any) -> str:

@@ -5,16 +5,18 @@ from what they stand for.
 """
 
 import asyncio
+import re
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 
-from runtime.engine_api import KV_PARAMS, PIN, RECEIPT, RECORD, RELEASE_PATH
+from runtime.engine_api import COLD_PREFILL, KV_PARAMS, PIN, RECEIPT, RECORD, RELEASE_PATH
 from runtime.verification.record import Record
 from tests.engine.suite_client import (
     BLOCK_SIZE_TOKENS,
+    KV_USAGE,
     TEXT,
     THRESHOLD_TOKENS,
     Client,
@@ -25,8 +27,15 @@ from tests.engine.suite_client import (
     open_session,
     receipt_of,
 )
+from tests.engine.suite_endpoints import ENDPOINT_CHECKS
 
 COUNTER_LIMIT_S = 5.0
+FREED_LIMIT_S = 10.0
+"""Far below P's lease and D's TTL: what is free by then was freed."""
+
+LEASE_LIMIT_S = 40.0
+"""P's lease and some: what a check before left on P is gone after it."""
+
 Check = Callable[[Pair], Awaitable[None]]
 
 
@@ -255,7 +264,68 @@ async def check_malformed_dict_is_served_cold(pair: Pair) -> None:
         assert receipt_of(reply).reason == "malformed"
 
 
+async def check_version_and_capacity(pair: Pair) -> None:
+    """/version has numbers, and /metrics says how many blocks of which size there are."""
+    async with open_session() as session:
+        for url in (pair.prefill_url, pair.decode_url):
+            async with session.get(f"{url}/version") as reply:
+                assert re.match(r"\d+\.\d+", (await reply.json())["version"])
+            async with session.get(f"{url}/metrics") as reply:
+                lines = (await reply.text()).splitlines()
+            (line,) = [one for one in lines if one.startswith("vllm:cache_config_info{")]
+            # Other labels end in the same words.
+            size = re.search(r'[{,]block_size="(\d+)"', line)
+            blocks = re.search(r'[{,]num_gpu_blocks="(\d+)"', line)
+            assert size is not None
+            assert int(size[1]) == BLOCK_SIZE_TOKENS
+            assert blocks is not None
+            assert int(blocks[1]) > 0
+            assert line.endswith(" 1.0")
+
+
+async def check_release_frees_a_p_dict(pair: Pair) -> None:
+    """P frees a P dict that is released long before its lease ends."""
+    async with open_session() as session:
+        client = Client(pair, session)
+        await client.wait_idle(LEASE_LIMIT_S)
+        params = (await client.prefill(first_messages()))[KV_PARAMS]
+        async with asyncio.timeout(COUNTER_LIMIT_S):
+            while not await client.metric(pair.prefill_url, KV_USAGE):
+                await asyncio.sleep(0.05)
+        async with session.post(
+            f"{pair.prefill_url}{RELEASE_PATH}", json={KV_PARAMS: params}
+        ) as reply:
+            assert reply.status == 202
+        await client.wait_idle(FREED_LIMIT_S)
+
+
+async def check_aborted_decode_leg_leaves_nothing(pair: Pair) -> None:
+    """A D leg whose client leaves pins nothing, and P's blocks were freed by its read."""
+    async with open_session() as session:
+        client = Client(pair, session)
+        await client.wait_idle(LEASE_LIMIT_S)
+        params = (await client.prefill(first_messages()))[KV_PARAMS]
+        await client.begin_and_leave(pair.decode_url, params)
+        await client.wait_idle(FREED_LIMIT_S)
+
+
+async def check_aborted_prefill_leg_leaves_nothing(pair: Pair) -> None:
+    """A P leg whose client leaves keeps nothing, cold or with a handle, which is freed."""
+    async with open_session() as session:
+        client = Client(pair, session)
+        await client.wait_idle(LEASE_LIMIT_S)
+        handle = (await client.turn(first_messages())).answered[KV_PARAMS]
+        for params in (handle, COLD_PREFILL):
+            await client.begin_and_leave(pair.prefill_url, params)
+            await client.wait_idle(FREED_LIMIT_S)
+
+
 CHECKS: tuple[Check, ...] = (
+    check_version_and_capacity,
+    check_release_frees_a_p_dict,
+    check_aborted_decode_leg_leaves_nothing,
+    check_aborted_prefill_leg_leaves_nothing,
+    *ENDPOINT_CHECKS,
     check_health_and_models,
     check_prefill_leg_returns_a_p_dict,
     check_decode_leg_returns_a_handle_with_record,

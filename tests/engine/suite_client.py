@@ -1,5 +1,6 @@
 """Plays legs against any pair of servers, mock or real, for the shared suite."""
 
+import asyncio
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,11 @@ from runtime.engine_api import (
 
 Reply = dict[str, Any]
 Message = dict[str, str]
+
+CHAT_PATH = "/v1/chat/completions"
+KV_USAGE = "vllm:kv_cache_usage_perc"
+LONG_ANSWER_TOKENS = 4000
+"""More than either server generates before it sees that its client has left."""
 
 BLOCK_SIZE_TOKENS = 32
 THRESHOLD_TOKENS = 64
@@ -67,26 +73,41 @@ class Client:
         self._pair, self._session = pair, session
         self._salt = uuid.uuid4().hex
 
-    def body(self, messages: list[Message], **more: Any) -> Reply:
-        return {
-            "model": self._pair.model,
-            "messages": messages,
-            "temperature": 0,
-            "ignore_eos": True,
-            "cache_salt": self._salt,
-        } | more
+    @property
+    def prefill_url(self) -> str:
+        return self._pair.prefill_url
 
-    async def raw(self, url: str, body: Mapping[str, Any]) -> bytes:
+    def extras(self) -> Reply:
+        """Fields that every endpoint takes."""
+        return {"model": self._pair.model, "temperature": 0, "cache_salt": self._salt}
+
+    def body(self, messages: list[Message], **more: Any) -> Reply:
+        return self.extras() | {"messages": messages, "ignore_eos": True} | more
+
+    async def raw(self, url: str, body: Mapping[str, Any], path: str = CHAT_PATH) -> bytes:
         async with self._session.post(
-            f"{url}/v1/chat/completions", json=body, headers={"X-Request-Id": uuid.uuid4().hex}
+            f"{url}{path}", json=body, headers={"X-Request-Id": uuid.uuid4().hex}
         ) as reply:
             raw = await reply.read()
             assert reply.status == 200, raw
         for line in raw.splitlines():
             data = line.removeprefix(b"data: ")
-            if data.startswith(b"{") and (params := orjson.loads(data).get(KV_PARAMS)):
-                self._pair.given.append((url, params))
+            if data.startswith(b"{"):
+                read = orjson.loads(data)
+                nested = (read.get("response") or {}).get(KV_PARAMS)
+                if params := read.get(KV_PARAMS) or nested:
+                    self._pair.given.append((url, params))
         return raw
+
+    async def begin_and_leave(self, url: str, params: Mapping[str, Any], **more: Any) -> None:
+        """Ask for a long stream, read two of its lines, and close the connection."""
+        body = self.decode_body(first_messages(), params, stream=True, **more)
+        body |= {"max_tokens": LONG_ANSWER_TOKENS}
+        reply = await self._session.post(f"{url}{CHAT_PATH}", json=body)
+        assert reply.status == 200
+        for _ in range(2):
+            assert await reply.content.readline()
+        reply.close()
 
     async def prefill(
         self, messages: list[Message], handle: Mapping[str, Any] | None = None
@@ -118,8 +139,22 @@ class Client:
         return [orjson.loads(item) for item in data[:-1]]
 
     async def hit_tokens(self) -> float:
-        async with self._session.get(f"{self._pair.prefill_url}/metrics") as reply:
-            return parse_metrics(await reply.text(), [EXTERNAL_HIT_TOKENS])[EXTERNAL_HIT_TOKENS]
+        return await self.metric(self._pair.prefill_url, EXTERNAL_HIT_TOKENS)
+
+    async def metric(self, url: str, name: str) -> float:
+        async with self._session.get(f"{url}/metrics") as reply:
+            return parse_metrics(await reply.text(), [name])[name]
+
+    async def wait_idle(self, limit_s: float) -> None:
+        """Poll until neither server holds a block.
+
+        Raises:
+            TimeoutError: one still does.
+        """
+        for url in (self._pair.prefill_url, self._pair.decode_url):
+            async with asyncio.timeout(limit_s):
+                while await self.metric(url, KV_USAGE) > 0:
+                    await asyncio.sleep(0.05)
 
 
 def open_session() -> aiohttp.ClientSession:

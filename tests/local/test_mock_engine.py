@@ -6,17 +6,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from runtime.engine_api import (
-    COLD_PREFILL,
     EXTERNAL_HIT_TOKENS,
     KV_PARAMS,
     NIXL_AFTER_EXPIRY,
@@ -29,13 +24,12 @@ from runtime.engine_api import (
     RECORD,
     parse_metrics,
 )
-from runtime.local.mock_engine import MockEngine
 from runtime.local.mock_tokens import MockTokens, block_hashes
 from runtime.local.mock_transfer import BYTES_PER_TOKEN, COUNTER_NAMES
 from tests.engine.suite import CHECKS, Check
 from tests.engine.suite_client import Pair
+from tests.local.mock_rig import MESSAGES, running_mocks
 from tests.router.fleet import (
-    LONG_TEXT,
     MODEL,
     running_engine,
     unused_port,
@@ -44,8 +38,6 @@ from tests.router.fleet import (
     write_tokenizer,
 )
 
-MESSAGES = [{"role": "user", "content": LONG_TEXT}]
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -53,51 +45,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     write_tokenizer(folder)
     return folder
-
-
-@dataclass
-class Mocks:
-    """A mock pair and a client."""
-
-    prefill: MockEngine
-    decode: MockEngine
-    session: aiohttp.ClientSession
-
-    async def post(self, engine: MockEngine, params: Any, **more: Any) -> tuple[int, Any]:
-        """Status and JSON of a chat request with these kv_transfer_params."""
-        body = {"model": MODEL, "messages": MESSAGES, "max_tokens": 4, KV_PARAMS: params} | more
-        url = f"{url_of(engine)}/v1/chat/completions"
-        async with self.session.post(url, json=body) as reply:
-            return reply.status, await reply.json()
-
-    async def p_dict(self, **more: Any) -> dict[str, Any]:
-        """What a cold P leg returns."""
-        _, reply = await self.post(self.prefill, dict(COLD_PREFILL), **more)
-        params: dict[str, Any] = reply[KV_PARAMS]
-        return params
-
-    async def handle(self, **more: Any) -> dict[str, Any]:
-        """What D returns after a cold P leg."""
-        _, reply = await self.post(self.decode, await self.p_dict(**more), **more)
-        params: dict[str, Any] = reply[KV_PARAMS]
-        return params
-
-    async def receipt(self, handle: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """P's receipt for a handle."""
-        _, reply = await self.post(self.prefill, handle, **more)
-        receipt: dict[str, Any] = reply[KV_PARAMS][RECEIPT]
-        return receipt
-
-
-@asynccontextmanager
-async def running_mocks(model: Path, **config: Any) -> AsyncIterator[Mocks]:
-    """A mock pair without delays."""
-    async with (
-        running_engine(model, "prefill", **config) as prefill,
-        running_engine(model, "decode", **config) as decode,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
-    ):
-        yield Mocks(prefill, decode, session)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -148,7 +95,7 @@ async def test_second_read_is_refused_and_by_another_engine_counted(model: Path)
 
 async def test_expired_blocks_are_gone(model: Path) -> None:
     """After the TTL the owner no longer knows the blocks."""
-    async with running_mocks(model, ttl_s=0.0) as mocks:
+    async with running_mocks(model, ttl_s=0.0, lease_s=0.0) as mocks:
         await mocks.handle()
         assert mocks.decode.transfers.kept_count == 0
         assert mocks.prefill.transfers.counters[NIXL_AFTER_EXPIRY] == 1
