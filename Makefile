@@ -5,7 +5,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check fuzz
+.PHONY: setup demo test check fuzz bench-router soak
 
 setup:
 	@$(PYTHON) -m runtime.local.environments
@@ -26,3 +26,13 @@ TURNS ?= 500
 SEED ?= 1
 fuzz: setup
 	@$(BIN)/python -m tests.fuzz.run --turns $(TURNS) --seed $(SEED)
+
+# The router beside vllm-router on the same mock engines, then 2,000 streams at once.
+bench-router: setup
+	@$(BIN)/python -m benchmarks.router
+	@$(BIN)/python -m benchmarks.router.streams
+
+# Random faults for many turns on mock engines; nothing may be lost, sent twice or left behind.
+SOAK_TURNS ?= 20000
+soak: setup
+	@$(BIN)/python -m tests.soak.run --turns $(SOAK_TURNS) --seed $(SEED)

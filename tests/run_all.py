@@ -26,6 +26,9 @@ FAST: dict[str, tuple[str, ...]] = {
     "router": (*PYTEST, "tests/router"),
     "bench": (*PYTEST, "tests/bench"),
     "local": (*PYTEST, "tests/local"),
+    "aws": (*PYTEST, "tests/aws"),
+    "bench-router": (*PYTEST, "tests/bench_router"),
+    "soak": (*PYTEST, "tests/soak"),
     "docs": (*PYTEST, "tests/docs"),
 }
 ENGINE: dict[str, tuple[str, ...]] = {

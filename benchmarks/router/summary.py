@@ -113,7 +113,9 @@ def bars(rows: Sequence[Mapping[str, Any]]) -> list[Bar]:
         if case == LARGE_BODY:
             limit = f"<= {_MAX_LARGE_BODY_RATIO}"
             added = added_ratio(mine, theirs, told["direct"])
-            found.append(Bar(f"added time over vllm-router's: {case}", limit, added))
+            found.append(
+                Bar(f"time added to the first byte over vllm-router's: {case}", limit, added)
+            )
     failed = sum(
         told[target][kind]
         for told in rows
@@ -131,10 +133,10 @@ def bars(rows: Sequence[Mapping[str, Any]]) -> list[Bar]:
 def added_ratio(
     mine: Mapping[str, float], theirs: Mapping[str, float], direct: Mapping[str, float]
 ) -> float:
-    """Added time of one router over the other's; NaN when the other adds none."""
-    base_ms = direct["total_p50_ms"]
-    theirs_ms = theirs["total_p50_ms"] - base_ms
-    return (mine["total_p50_ms"] - base_ms) / theirs_ms if theirs_ms > 0 else math.nan
+    """Time added to the first byte by one router over the other's; NaN when it adds none."""
+    base_ms = direct["p50_ms"]
+    theirs_ms = theirs["p50_ms"] - base_ms
+    return (mine["p50_ms"] - base_ms) / theirs_ms if theirs_ms > 0 else math.nan
 
 
 def growth(samples_mib: Sequence[float]) -> dict[str, float]:

@@ -2,11 +2,20 @@
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+
+def _with_a_port(url: str) -> str:
+    """Refuse a port that no machine has."""
+    if urlsplit(url).port == 0:  # one above 65535 raises by itself
+        raise ValueError("the port must be in 1..65535")
+    return url
+
 
 Port = Annotated[int, Field(ge=1024, le=65_535)]
-Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
+Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+"), AfterValidator(_with_a_port)]
 Role = Literal["prefill", "decode"]
 
 P_EXPIRY_GUARD_S = 5
@@ -104,16 +113,115 @@ class NodeSpec(Frozen):
         return self
 
 
+class NodeAddress(Frozen):
+    """One engine as the router reaches it."""
+
+    role: Role
+    url: Url
+    generation: str = ""
+    """Of the deployment; left out, the engine's version counts. P and D must agree."""
+    draining: bool = False
+    """Takes no new turns; what it holds is still read."""
+
+
+class _Listed(Frozen):
+    url: Url
+    generation: str = ""
+    draining: bool = False
+
+
+class NodesFile(Frozen):
+    """A TOML file that lists the nodes; the router follows its changes."""
+
+    prefill: tuple[_Listed, ...] = ()
+    decode: tuple[_Listed, ...] = ()
+
+    def nodes(self) -> list[NodeAddress]:
+        """All nodes of the file."""
+        both: tuple[tuple[Role, tuple[_Listed, ...]], ...] = (
+            ("prefill", self.prefill),
+            ("decode", self.decode),
+        )
+        return [
+            NodeAddress(role=role, **item.model_dump()) for role, listed in both for item in listed
+        ]
+
+
 class RouterSpec(Frozen):
     """The router in front of the engines."""
 
-    prefill_urls: tuple[Url, ...] = Field(min_length=1)
-    decode_urls: tuple[Url, ...] = Field(min_length=1)
+    prefill_urls: tuple[Url, ...] = ()
+    """Prefill nodes that are always there."""
+    decode_urls: tuple[Url, ...] = ()
+    """Decode nodes that are always there."""
+    nodes_file: Path | None = None
+    """TOML file with further nodes; changes are followed."""
+    deployment: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9-]*$")
+    """Whose running EC2 instances to serve with (tag `turnback:deployment`); empty: none.
+    Routers of one deployment share a store's handles."""
     host: str = "127.0.0.1"
     port: Port
+    tls_certificate: Path | None = None
+    """PEM file with the certificate chain; with it the router speaks HTTPS."""
+    tls_key: Path | None = None
+    """PEM file with its key."""
     kv: KvTransferSpec
-    request_timeout_s: float = Field(default=600.0, gt=0)
-    """Longest silence on either leg."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
+    """Longest wait for a connection to an engine."""
+    prefill_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest prefill leg."""
+    silence_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest silence of a decode leg: until its first byte, and between any two."""
+    turn_timeout_s: float = Field(default=3600.0, gt=0)
+    """Longest turn."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     """Largest client request."""
+    max_running_turns: int = Field(default=4096, ge=1)
+    """Turns at once."""
+    max_waiting_turns: int = Field(default=1024, ge=0)
+    """Turns that wait for one of them to end, or for a usable node."""
+    queue_timeout_s: float = Field(default=10.0, ge=0)
+    """Longest wait in either queue; then 429 or 503."""
+    drain_s: float = Field(default=30.0, ge=0)
+    """How long a stopping router lets running turns end."""
+    health_interval_s: float = Field(default=2.0, gt=0)
+    """Between two health checks of a node."""
+    breaker_failures: int = Field(default=5, ge=1)
+    """Failures in a row after which a node is left alone."""
+    breaker_open_s: float = Field(default=10.0, gt=0)
+    """For how long; then one request tries it."""
+    pin_share: float = Field(default=0.5, gt=0, le=1)
+    """Share of a D's KV cache that may be pinned for next turns; beyond it the oldest
+    handles are given back."""
+    store_url: str | None = Field(default=None, pattern=r"^(valkey|redis)s?://")
+    """Valkey or Redis >= 6.2 for handles that several routers share; None: own memory."""
+    store_timeout_s: float = Field(default=0.025, gt=0, le=0.025)
+    """Longest wait for the store; a turn asks it twice."""
+    canary_share: float = Field(default=0.001, ge=0, le=1)
+    """Share of greedy warm turns that are run again cold and compared."""
+    canary_max_differences: int = Field(default=3, ge=1)
+    """So many differences among the last 100 comparisons switch reuse off."""
+    api_keys_file: Path | None = None
+    """JSON file of API keys; None: every client is served, its Authorization is its tenant."""
+    engine_api_key_file: Path | None = None
+    """File with the key that engines want; None: the client's Authorization goes to them."""
+    explain: bool = False
+    """One log line per turn: what was decided and why."""
+
+    @model_validator(mode="after")
+    def _some_nodes_are_named(self) -> Self:
+        if not self.nodes_file and not self.deployment:
+            for field in ("prefill_urls", "decode_urls"):
+                if not getattr(self, field):
+                    raise ValueError(
+                        f"{field} must name at least one node, unless nodes_file or "
+                        "deployment lists them"
+                    )
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        return self
+
+    def listed_nodes(self) -> list[NodeAddress]:
+        """The nodes given by address."""
+        prefills = [NodeAddress(role="prefill", url=url) for url in self.prefill_urls]
+        return [*prefills, *(NodeAddress(role="decode", url=url) for url in self.decode_urls)]

@@ -1,5 +1,8 @@
 """`make setup`: the kit's and the engine's virtual environments from their lock files.
 
+The tests of the shared store need a Redis or Valkey server: installed here where that is
+possible, and never started by the package.
+
 Standard library only: it runs before anything is installed.
 
     python3 -m runtime.local.environments
@@ -12,7 +15,8 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from runtime.errors import BadInput, StartFailed, TurnbackError
@@ -24,6 +28,9 @@ ENGINE = ROOT / ".venv-engine"
 TORCH = "torch==2.13.0+cpu"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PYTHONS = ((3, 11), (3, 13))
+STORE_SERVERS = ("redis-server", "valkey-server")
+STORE_PACKAGE = "redis-server"
+POLICY = Path("/usr/sbin/policy-rc.d")
 _STAMP = ".turnback-setup"
 
 Run = Callable[[Sequence[str]], int]
@@ -148,6 +155,61 @@ def _fill_engine(python: Path) -> None:
     _kit_itself(python)
 
 
+def store_install(is_on_path: Callable[[str], bool], *, is_root: bool, run: Run) -> str | None:
+    """Install the server that tests of shared stores start, unless there is one.
+
+    Args:
+        is_on_path: whether there is a program of that name.
+        is_root: whether this process may install packages.
+        run: runs a command and returns its exit code.
+
+    Returns:
+        None when there is one by now; else the line that would install it.
+    """
+    if any(map(is_on_path, STORE_SERVERS)):
+        return None
+    install = "env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends"
+    if is_root and is_on_path("apt-get"):
+        command = [*install.split(), STORE_PACKAGE]
+        if run(command) != 0:  # package lists are old, or have never been fetched
+            run(["apt-get", "update", "-qq"])
+            run(command)
+        if is_on_path("systemctl"):
+            run(["systemctl", "disable", "--quiet", STORE_PACKAGE])  # nor at the next boot
+    found = any(map(is_on_path, STORE_SERVERS))
+    return None if found else f"sudo apt-get install -y {STORE_PACKAGE}"
+
+
+@contextmanager
+def services_stay_off(policy: Path = POLICY) -> Iterator[None]:
+    """Keep packages from starting their services meanwhile.
+
+    Source:
+        Debian's maintainer scripts ask /usr/sbin/policy-rc.d; exit code 101 forbids
+        (invoke-rc.d(8), deb-systemd-invoke(1p)).
+    """
+    if policy.exists() or not os.access(policy.parent, os.W_OK):
+        yield
+        return
+    policy.write_text("#!/bin/sh\nexit 101\n", "ascii")
+    policy.chmod(0o755)
+    try:
+        yield
+    finally:
+        policy.unlink()
+
+
+def _ensure_store_server() -> None:
+    with services_stay_off():
+        line = store_install(
+            lambda program: shutil.which(program) is not None,
+            is_root=os.geteuid() == 0,
+            run=run_command,
+        )
+    if line is not None:
+        print(f"tests of the shared store need a server: {line}")  # noqa: T201
+
+
 def main() -> int:
     """Make both environments; returns the exit code."""
     try:
@@ -157,6 +219,7 @@ def main() -> int:
         engine_inputs = [LOCKS / "engine.lock", LOCKS / "engine-torch.lock", *both]
         _make(KIT, kit_inputs, _fill_kit)
         _make(ENGINE, engine_inputs, _fill_engine)
+        _ensure_store_server()
     except TurnbackError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return error.exit_code

@@ -1,108 +1,202 @@
-"""The router's HTTP edges: routes, headers, the client session, the process."""
+"""The router's HTTP edges: routes, headers, streams."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
 
-import aiohttp
 import orjson
-import uvloop
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from runtime.contract.http import (
-    CONVERSATION_HEADER,
     DEBUG_HEADER,
     DECODE_RECEIPT_HEADER,
     END_PATH,
-    PATH_HEADER,
-    PIN_HEADER,
-    RECEIPT_HEADER,
-    REUSE_HEADER,
+    REQUEST_ID_HEADER,
+    REUSE_PATH,
 )
 from runtime.contract.node import RouterSpec
-from runtime.router.engines import CHAT_PATH
+from runtime.router.answer import Answer, Turn
+from runtime.router.apis import APIS, Api
+from runtime.router.auth import Gate
+from runtime.router.connection import Broken
+from runtime.router.discovery import Listing, follow, read_nodes_file
 from runtime.router.failure import JSON_TYPE, RequestFailed, bad_request, error_body, no_node
+from runtime.router.gauges import gauges
+from runtime.router.health import HealthChecks
 from runtime.router.legs import parse_request
+from runtime.router.logs import REQUEST_ID, fresh_id
 from runtime.router.metrics import CONTENT_TYPE
-from runtime.router.turn import Answer, Turn, Turns
+from runtime.router.request import turn_headers, turn_of
+from runtime.router.store import HandleStore, MemoryStore
+from runtime.router.turn import Turns
+from runtime.router.valkey_store import ValkeyStore
+from runtime.router.wire import EngineClient, NotConnected
 
-TURNS = web.AppKey("turns", Turns)
+_END_PATH = re.compile(re.escape(END_PATH).replace(r"\{id\}", "([^/]+)"))
+_SAFE_ID = re.compile(r"[!-~]{1,128}")
+_FILE_EVERY_S = 1.0
+_DISCOVER_EVERY_S = 10.0
+_KEYS_EVERY_S = 5.0
+_FEW, _PAUSE_S, _LONGEST_PAUSE_S = 8, 0.00025, 0.010
+"""From so many running turns on, so long for each of them, lies between two reads of a
+stream: below the time between two tokens, and each read and write carries more of them."""
 
-_ENGINE_KEEP_ALIVE_S = 3.0
-"""Below the 5 s after which uvicorn closes idle connections: a POST on one that has
-just been closed fails, and a leg that was sent is never sent again."""
+logger = logging.getLogger("turnback.router")
 
-_DRAIN_S = 10.0
-"""How long a stopping router lets running turns end."""
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-def build_app(spec: RouterSpec) -> web.Application:
-    """The router as an application; its HTTP client lives as long as the app does."""
-    app = web.Application(client_max_size=spec.max_body_bytes, middlewares=[_json_errors])
+def _write_chunk(request: web.BaseRequest, data: bytes) -> bool:
+    """Write a chunk of a reply past its response; not while the client reads too slowly."""
+    transport = request.transport
+    if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+        return False
+    if data:
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    return True
 
-    async def turns(app: web.Application) -> AsyncIterator[None]:
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=spec.connect_timeout_s, sock_read=spec.request_timeout_s
+
+class _Stream(web.StreamResponse):
+    """A stream whose head goes out with its first bytes: one write in place of two."""
+
+    _send_headers_immediately = False
+
+
+class Router:
+    """Everything behind the router's port.
+
+    Args:
+        spec: addresses and limits.
+        gate: tells callers by their keys.
+        engine_authorization: for the engines; None passes the client's on.
+        listing: names further nodes, beside those of the spec.
+    """
+
+    def __init__(
+        self,
+        spec: RouterSpec,
+        gate: Gate | None = None,
+        engine_authorization: str | None = None,
+        listing: Listing | None = None,
+    ) -> None:
+        self.spec = spec
+        self._gate = gate or Gate(None)
+        self._listing = listing
+        self._engine_authorization = engine_authorization
+        self._behind: list[asyncio.Task[None]] = []
+        self.is_draining = False
+        self._routes: dict[tuple[str, str], Handler] = {
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/health"): self._ready,
+            ("GET", "/health/live"): self._live,
+            ("GET", "/metrics"): self._metrics,
+            ("GET", REUSE_PATH): self._reuse,
+            ("PUT", REUSE_PATH): self._switch,
+        }
+
+    async def start(self) -> None:
+        """Begin to serve: the engines are asked how they are."""
+        spec = self.spec
+        self.client = EngineClient(spec.connect_timeout_s)
+        store: HandleStore = (
+            ValkeyStore(spec.store_url, spec.deployment or "default", spec.store_timeout_s)
+            if spec.store_url
+            else MemoryStore()
         )
-        # The engines queue; a limit here would hide their queue from their metrics.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_ENGINE_KEEP_ALIVE_S)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            app[TURNS] = Turns(spec, session)
-            yield
-            await app[TURNS].close()
+        await store.check()
+        self.turns = Turns(spec, self.client, store, self._engine_authorization)
+        self.turns.metrics.read_on_request(partial(gauges, self.turns))
+        fleet = self.turns.fleet
+        self.health = HealthChecks(fleet, self.client, spec.health_interval_s)
+        works = [self.health.run(), self.turns.switch.follow(), self._follow_keys()]
+        if spec.nodes_file is not None or self._listing is not None:
+            every_s = _FILE_EVERY_S if self._listing is None else _DISCOVER_EVERY_S
+            fleet.update(await asyncio.to_thread(self._listed))
+            works.append(follow(self._listed, fleet, every_s))
+        await self.health.once()
+        self._behind = [asyncio.create_task(work) for work in works]
 
-    app.cleanup_ctx.append(turns)
-    app.router.add_post(CHAT_PATH, _chat)
-    app.router.add_post(END_PATH, _end)
-    app.router.add_get("/v1/models", _models)
-    app.router.add_get("/health", _health)
-    app.router.add_get("/metrics", _metrics)
-    return app
+    def _listed(self) -> list[Any]:
+        """All nodes: given, of the file, and discovered."""
+        nodes = self.spec.listed_nodes()
+        if self.spec.nodes_file is not None:
+            nodes += read_nodes_file(self.spec.nodes_file)
+        if self._listing is not None:
+            nodes += self._listing()
+        return nodes
 
+    async def _follow_keys(self) -> None:
+        while True:
+            await asyncio.sleep(_KEYS_EVERY_S)
+            try:
+                if await asyncio.to_thread(self._gate.reload):
+                    logger.warning("the API keys have changed")
+            except Exception as error:  # noqa: BLE001 - of any source of keys; the last ones stay
+                logger.warning("the API keys cannot be read, the last ones stay: %s", error)
 
-def serve(spec: RouterSpec) -> None:
-    """Run the router until SIGTERM or SIGINT; running turns get some seconds to end."""
-    web.run_app(
-        build_app(spec),
-        host=spec.host,
-        port=spec.port,
-        access_log=None,
-        print=None,
-        handler_cancellation=True,
-        shutdown_timeout=_DRAIN_S,
-        loop=uvloop.new_event_loop(),
-    )
+    async def stop(self) -> None:
+        """Let running turns end, then give back what nobody can use."""
+        self.is_draining = True
+        try:
+            async with asyncio.timeout(self.spec.drain_s):
+                await self.turns.admission.idle.wait()
+        except TimeoutError:
+            logger.warning("%d turns had not ended", self.turns.admission.running)
+        for task in self._behind:
+            task.cancel()
+        await asyncio.gather(*self._behind, return_exceptions=True)
 
+    async def close(self) -> None:
+        """After the last connection has ended."""
+        await self.turns.close()
+        await self.client.close()
 
-@web.middleware
-async def _json_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except RequestFailed as failure:
-        refused = failure
-    except web.RequestPayloadError as error:
-        refused = bad_request(
-            "the request body cannot be decoded",
-            got=f"Content-Encoding {request.headers.get('Content-Encoding')}: {error}",
-            allowed="a body in the encoding that its header names",
-        )
-    except web.HTTPException as error:
-        if error.status < 400:
+    # Requests
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer any request; nothing it does wrong reaches another one."""
+        given = request.headers.get(REQUEST_ID_HEADER, "")
+        request_id = given if _SAFE_ID.fullmatch(given) else fresh_id()
+        REQUEST_ID.set(request_id)
+        try:
+            return await self._dispatch(request, request_id)
+        except RequestFailed as failure:
+            refused = failure
+        except web.HTTPRequestEntityTooLarge:
+            refused = self._too_large(request)
+        except web.RequestPayloadError as error:
+            refused = bad_request(
+                "the request body cannot be decoded",
+                got=f"Content-Encoding {request.headers.get('Content-Encoding')}: {error}",
+                allowed="a body in the encoding that its header names",
+            )
+        except ConnectionResetError:
             raise
-        refused = _refusal_of_server(request, error)
-    response = web.Response(
-        status=refused.status, body=error_body(refused), headers={"Content-Type": JSON_TYPE}
-    )
-    if request.content.exception() is not None:
-        response.force_close()  # what is left of the body cannot be read
-    return response
+        except Exception:
+            logger.exception("a request failed for a reason the router does not know")
+            refused = _unknown()
+        return self._refusal(request, refused, request_id)
 
+    def _refusal(
+        self, request: web.BaseRequest, refused: RequestFailed, request_id: str
+    ) -> web.Response:
+        self.turns.metrics.refused(refused.status)
+        headers = {"Content-Type": JSON_TYPE, REQUEST_ID_HEADER: request_id}
+        if refused.retry_after_s is not None:
+            headers["Retry-After"] = str(refused.retry_after_s)
+        if refused.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        response = web.Response(status=refused.status, body=error_body(refused), headers=headers)
+        if request.content.exception() is not None or not request.content.is_eof():
+            response.force_close()  # what is left of the body is not read
+        return response
 
-def _refusal_of_server(request: web.Request, error: web.HTTPException) -> RequestFailed:
-    """aiohttp's own refusals (no such route, body too large) in the router's shape."""
-    if error.status == 413:
-        limit_bytes = request.app[TURNS].spec.max_body_bytes
+    def _too_large(self, request: web.BaseRequest) -> RequestFailed:
+        limit_bytes = self.spec.max_body_bytes
         return RequestFailed(
             "the request body is too large",
             status=413,
@@ -110,110 +204,186 @@ def _refusal_of_server(request: web.Request, error: web.HTTPException) -> Reques
             allowed=f"at most {limit_bytes} bytes",
             fix="shorten the conversation",
         )
-    return RequestFailed(
-        error.reason,
-        status=error.status,
-        got=f"{request.method} {request.path}",
-        allowed=f"POST {CHAT_PATH}, POST {END_PATH}, GET /v1/models, /health, /metrics",
-        fix="correct the method or the path",
-    )
 
+    async def _dispatch(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
+        api = APIS.get(request.path)
+        if api is not None and request.method == "POST":
+            return await self._turn(request, api, request_id)
+        handler = self._routes.get((request.method, request.path))
+        if handler is not None:
+            return await handler(request)
+        ended = _END_PATH.fullmatch(request.rel_url.raw_path)
+        if ended is not None and request.method == "POST":
+            return await self._end(request, unquote(ended[1]))
+        paths = {path for _, path in self._routes} | set(APIS)
+        raise RequestFailed(
+            "Method Not Allowed" if request.path in paths else "Not Found",
+            status=405 if request.path in paths else 404,
+            got=f"{request.method} {request.path[:200]}",
+            allowed=", ".join([*(f"POST {path}" for path in APIS), f"POST {END_PATH}"])
+            + ", "
+            + ", ".join(f"{method} {path}" for method, path in self._routes),
+            fix="correct the method or the path",
+        )
 
-async def _chat(request: web.Request) -> web.StreamResponse:
-    key = request.headers.get(CONVERSATION_HEADER)
-    is_off = request.headers.get(REUSE_HEADER, "").lower() == "off"
-    turn = Turn(
-        body=parse_request(await request.read()),
-        authorization=request.headers.get("Authorization"),
-        key=None if is_off or not key else key,
-        is_last=request.headers.get(PIN_HEADER, "").lower() == "off",
-    )
-    answer = await request.app[TURNS].answer(turn)
-    headers = {"Content-Type": answer.content_type}
-    is_debug = request.headers.get(DEBUG_HEADER) == "1"
-    if is_debug:
-        headers |= _debug_headers(turn)
-    if answer.stream is None:
-        return web.Response(status=answer.status, body=answer.body, headers=headers)
-    return await _stream(request, answer, headers, turn if is_debug else None)
+    async def _turn(
+        self, request: web.BaseRequest, api: Api, request_id: str
+    ) -> web.StreamResponse:
+        caller = self._gate.caller(request.headers)
+        if self.is_draining:
+            raise _draining()
+        raw = await request.read()
+        turn = turn_of(api, parse_request(api, raw), len(raw), request, caller)
+        is_debug = request.headers.get(DEBUG_HEADER) == "1"
+        headers = {REQUEST_ID_HEADER: request_id}
+        try:
+            serving = asyncio.create_task(self.turns.answer(turn))
+            answer = await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self.turns.left(turn, serving)
+            raise
+        except RequestFailed as failure:
+            response = self._refusal(request, failure, request_id)
+            response.headers.update(turn_headers(turn, is_debug=is_debug))
+            return response
+        outcome = "failed"
+        try:
+            headers |= {"Content-Type": answer.content_type, **answer.headers}
+            headers |= turn_headers(turn, is_debug=is_debug)
+            if answer.stream is None:
+                outcome = "done" if answer.status < 400 else "failed"
+                return web.Response(status=answer.status, body=answer.body, headers=headers)
+            response_ = await self._stream(request, answer, headers, turn if is_debug else None)
+            outcome = "failed" if answer.stream.is_broken else "done"
+            return response_
+        except (asyncio.CancelledError, ConnectionResetError):
+            outcome = "left"
+            raise
+        finally:
+            if outcome == "left":
+                self.turns.left_stream(answer)
+            else:
+                answer.close(outcome)
 
-
-async def _end(request: web.Request) -> web.Response:
-    is_given_back = request.app[TURNS].end(
-        request.match_info["id"], request.headers.get("Authorization")
-    )
-    return web.json_response({"released": int(is_given_back)})
-
-
-def _debug_headers(turn: Turn) -> dict[str, str]:
-    headers: dict[str, str] = {PATH_HEADER: turn.path}
-    for name, receipt in (
-        (RECEIPT_HEADER, turn.receipt),
-        (DECODE_RECEIPT_HEADER, turn.decode_receipt),
-    ):
-        if receipt is not None:
-            headers[name] = orjson.dumps(receipt.to_dict()).decode()
-    return headers
-
-
-async def _stream(
-    request: web.Request, answer: Answer, headers: dict[str, str], debugged: Turn | None
-) -> web.StreamResponse:
-    assert answer.stream is not None  # noqa: S101 - for the type checker; the caller has looked
-    try:
-        response = web.StreamResponse(status=answer.status, headers=headers)
+    async def _stream(
+        self,
+        request: web.BaseRequest,
+        answer: Answer,
+        headers: dict[str, str],
+        debugged: Turn | None,
+    ) -> web.StreamResponse:
+        assert answer.stream is not None  # noqa: S101 - for the type checker; the caller has looked
+        response = _Stream(status=answer.status, headers=headers)
+        if request.version >= HttpVersion11:
+            response.enable_chunked_encoding()
         await response.prepare(request)
-        async for data in answer.stream.clean_bytes():
-            if data:
-                await response.write(data)
+        last, is_first = b"", True
+        async for data in answer.stream.pieces(self._pause_s):
+            if answer.stream.is_at_end:
+                last += data
+                continue
+            await response.write(data)
+            if is_first and response.chunked:  # the head has gone out
+                answer.stream.push_to(partial(_write_chunk, request), self._pause_s)
+            is_first = False
         if debugged is not None and debugged.decode_receipt is not None:
             told = orjson.dumps(debugged.decode_receipt.to_dict())
-            await response.write(b": %s %s\n\n" % (DECODE_RECEIPT_HEADER.encode(), told))
-        await response.write_eof()
+            last += b": %s %s\n\n" % (DECODE_RECEIPT_HEADER.encode(), told)
+        await response.write_eof(last)
         return response
-    finally:
-        answer.stream.close()
 
+    def _pause_s(self) -> float:
+        """Wait between two reads of a stream."""
+        running = self.turns.admission.running
+        return 0.0 if running < _FEW else min(_LONGEST_PAUSE_S, running * _PAUSE_S)
 
-async def _models(request: web.Request) -> web.Response:
-    turns = request.app[TURNS]
-    tried = turns.decodes.order()
-    headers = {
-        name: value for name, value in request.headers.items() if name.lower() == "authorization"
-    }
-    for url in tried:
-        try:
-            async with turns.session.get(f"{url}/v1/models", headers=headers) as reply:
+    async def _end(self, request: web.BaseRequest, conversation: str) -> web.Response:
+        caller = self._gate.caller(request.headers)
+        released = await self.turns.handles.end(
+            caller.tenant, conversation, request.headers.get("Authorization")
+        )
+        return web.json_response({"released": released})
+
+    async def _models(self, request: web.BaseRequest) -> web.Response:
+        self._gate.caller(request.headers)
+        key = self._engine_authorization or request.headers.get("Authorization")
+        headers = {} if key is None else {"Authorization": key}
+        for node in self.turns.fleet.usable("decode"):
+            try:
+                reply = await self.client.send(
+                    "GET", node.url, "/v1/models", headers=headers, timeout_s=5.0
+                )
                 body = await reply.read()
-        except (aiohttp.ClientError, TimeoutError):
-            continue
-        media_type = reply.headers.get("Content-Type", JSON_TYPE)
-        return web.Response(status=reply.status, body=body, headers={"Content-Type": media_type})
-    raise no_node("decode", tried)
+            except (NotConnected, Broken):
+                continue
+            return web.Response(
+                status=reply.status, body=body, headers={"Content-Type": reply.content_type}
+            )
+        raise no_node("decode", self.turns.fleet.told())
+
+    async def _metrics(self, _request: web.BaseRequest) -> web.Response:
+        body = self.turns.metrics.page()
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _live(self, _request: web.BaseRequest) -> web.Response:
+        return web.json_response({"status": "live"})
+
+    async def _ready(self, _request: web.BaseRequest) -> web.Response:
+        fleet = self.turns.fleet
+        is_ready = not self.is_draining and fleet.pair() is not None
+        told = [
+            {"name": node.name, "state": node.state, "generation": node.generation}
+            for node in fleet.nodes
+        ]
+        status = "draining" if self.is_draining else "ready" if is_ready else "no_pair"
+        return web.json_response(
+            {"status": status, "store_up": self.turns.store.is_up, "nodes": told},
+            status=200 if is_ready else 503,
+        )
+
+    async def _reuse(self, request: web.BaseRequest) -> web.Response:
+        self._gate.admin(request.headers)
+        return web.json_response(self._reuse_state())
+
+    def _reuse_state(self) -> dict[str, Any]:
+        reason = self.turns.switch.off_reason
+        return {"reuse": "on" if reason is None else "off", "reason": reason}
+
+    async def _switch(self, request: web.BaseRequest) -> web.Response:
+        self._gate.admin(request.headers)
+        try:
+            wanted = orjson.loads(await request.read())
+            reuse, reason = wanted["reuse"], wanted.get("reason", "switched off")
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            reuse, reason = None, ""
+        if reuse not in ("on", "off") or not isinstance(reason, str):
+            raise bad_request(
+                "the switch cannot be read",
+                got="another body",
+                allowed='{"reuse": "on"} or {"reuse": "off", "reason": "..."}',
+                param="reuse",
+            )
+        off_reason = None if reuse == "on" else reason[:200] or "switched off"
+        is_told = await self.turns.switch.switch(off_reason)
+        return web.json_response({**self._reuse_state(), "all_routers": is_told})
 
 
-async def _metrics(request: web.Request) -> web.Response:
-    body = request.app[TURNS].metrics.page()
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
-
-
-async def _health(request: web.Request) -> web.Response:
-    turns = request.app[TURNS]
-    urls = [*turns.spec.prefill_urls, *turns.spec.decode_urls]
-    healthy = await asyncio.gather(*(_is_healthy(turns, url) for url in urls))
-    failing = [url for url, is_healthy in zip(urls, healthy, strict=True) if not is_healthy]
-    body = {"status": "failing" if failing else "ok", "nodes": len(urls), "failing": failing}
-    return web.Response(
-        status=503 if failing else 200,
-        body=orjson.dumps(body),
-        headers={"Content-Type": JSON_TYPE},
+def _draining() -> RequestFailed:
+    return RequestFailed(
+        "this router is stopping",
+        status=503,
+        got="a new turn while the running ones end",
+        allowed="no new turns",
+        fix="send the request again; another router, or the next one, will serve it",
+        retry_after_s=1,
     )
 
 
-async def _is_healthy(turns: Turns, url: str) -> bool:
-    timeout = aiohttp.ClientTimeout(total=turns.spec.connect_timeout_s)
-    try:
-        async with turns.session.get(f"{url.rstrip('/')}/health", timeout=timeout) as reply:
-            return reply.status == 200
-    except (aiohttp.ClientError, TimeoutError):
-        return False
+def _unknown() -> RequestFailed:
+    return RequestFailed(
+        "the router failed",
+        status=500,
+        got="an error that its log tells under this request's id",
+        allowed="no such error",
+        fix="send the request again, and report the log line",
+    )

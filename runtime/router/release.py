@@ -1,16 +1,19 @@
-"""Gives handles back to their decode nodes, beside the turns and without delaying them."""
+"""Gives handles and P dicts back to their nodes, beside the turns and without delaying them."""
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-import aiohttp
+import orjson
 
-from runtime.engine_api import KV_PARAMS, RELEASE_PATH
+from runtime.engine_api import KV_PARAMS, RECEIPT, RELEASE_PATH
+from runtime.router.connection import Broken
 from runtime.router.metrics import RouterMetrics
 from runtime.router.store import StoredHandle
+from runtime.router.wire import EngineClient, NotConnected
 
-_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+_TIMEOUT_S = 2.0
 _AT_ONCE = 32
 _LAST_S = 4.0
 """Longest wait of a stopping router: its supervisor ends it after some seconds more."""
@@ -21,50 +24,59 @@ logger = logging.getLogger("turnback.router")
 class Releases:
     """Releases that are under way.
 
-    A handle that cannot be given back costs its node memory until the TTL, nothing more:
+    What cannot be given back costs its node memory until TTL or lease, nothing more:
     failures are counted and logged, never raised.
 
     Args:
-        session: HTTP client.
+        client: sends them.
         metrics: counts the outcomes.
+        authorization: for the engines; None sends none.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, metrics: RouterMetrics) -> None:
-        self._session, self._metrics = session, metrics
+    def __init__(
+        self, client: EngineClient, metrics: RouterMetrics, authorization: str | None
+    ) -> None:
+        self._client, self._metrics, self._authorization = client, metrics, authorization
         self._running: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
-    def start(self, stored: StoredHandle, authorization: str | None = None) -> None:
-        """Give one handle back. It must not have been sent to a prefill engine."""
-        task = asyncio.create_task(self._release(stored, authorization))
+    def start(self, url: str, params: Mapping[str, Any], authorization: str | None = None) -> None:
+        """Give blocks back to the node at `url`. Nobody may have been told to read them."""
+        task = asyncio.create_task(self._release(url, params, self._authorization or authorization))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def all(self, handles: Iterable[StoredHandle]) -> None:
-        """Give many back, and wait some seconds for these and for what is under way."""
-        for stored in handles:
-            self.start(stored)
+    def handles(self, stored: Iterable[StoredHandle], authorization: str | None = None) -> None:
+        """Give handles back to their decode nodes."""
+        for one in stored:
+            self.start(one.decode_url, one.handle, authorization)
+
+    async def finish(self) -> None:
+        """Wait some seconds for what is under way."""
         if not self._running:
             return
         _, late = await asyncio.wait(self._running, timeout=_LAST_S)
         for task in late:
             task.cancel()
         if late:
-            logger.warning("%d handles were not given back in %g s", len(late), _LAST_S)
+            logger.warning("%d releases were not done in %g s", len(late), _LAST_S)
 
-    async def _release(self, stored: StoredHandle, authorization: str | None) -> None:
-        url = f"{stored.decode_url.rstrip('/')}{RELEASE_PATH}"
+    async def _release(
+        self, url: str, params: Mapping[str, Any], authorization: str | None
+    ) -> None:
         headers = {} if authorization is None else {"Authorization": authorization}
+        body = orjson.dumps(
+            {KV_PARAMS: {name: value for name, value in params.items() if name != RECEIPT}}
+        )
         try:
-            async with (
-                self._slots,
-                self._session.post(
-                    url, json={KV_PARAMS: dict(stored.handle)}, headers=headers, timeout=_TIMEOUT
-                ) as reply,
-            ):
-                problem = None if reply.status == 202 else f"HTTP {reply.status}"
-        except (aiohttp.ClientError, TimeoutError) as error:
-            problem = repr(error)
+            async with self._slots:
+                reply = await self._client.send(
+                    "POST", url, RELEASE_PATH, headers=headers, body=body, timeout_s=_TIMEOUT_S
+                )
+                await reply.read()
+            problem = None if reply.status == 202 else f"HTTP {reply.status}"
+        except (NotConnected, Broken) as error:
+            problem = str(error)
         self._metrics.released(is_done=problem is None)
         if problem is not None:
-            logger.warning("%s: a handle was not given back: %s", url, problem)
+            logger.warning("%s: blocks were not given back: %s", url, problem)

@@ -9,36 +9,93 @@ from runtime.engine_api import KV_PARAMS
 
 _MARKERS = (b'"kv_transfer_params"', b'"turnback_')
 _FRAME_END = re.compile(rb"\n\r?\n")
+_BLANK_LINES = (b"\n\n", b"\n\r\n")
 _PRIVATE_PREFIX = "turnback_"
+_TEXT_DELTA = re.compile(
+    rb'"delta":\{(?:"role":"assistant",)?"content":"([^"\\]*(?:\\.[^"\\]*)*)"\}'
+)
 
 
 class FrameSplitter:
-    """Cuts a byte stream, chunked anywhere, into frames that end in a blank line."""
+    """Cuts a byte stream, chunked anywhere, after frames: each ends in a blank line."""
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._tail = bytearray()
 
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the next bytes; returns the frames they complete, blank line included."""
+    def feed(self, chunk: bytes) -> bytes:
+        """Take the next bytes; returns the frames they complete, joined, blank lines included."""
+        if not self._tail and chunk.endswith(b"\n\n"):
+            return chunk
         # A blank line may begin up to two bytes before the new chunk.
         scan_from = max(0, len(self._tail) - 2)
-        data = self._tail + chunk
-        frames, start = [], 0
-        for end in _FRAME_END.finditer(data, scan_from):
-            frames.append(data[start : end.end()])
-            start = end.end()
-        self._tail = data[start:]
-        return frames
+        self._tail += chunk
+        unix, dos = self._tail.rfind(b"\n\n", scan_from), self._tail.rfind(b"\n\r\n", scan_from)
+        if unix < 0 and dos < 0:
+            return b""
+        at = max(unix + 2, dos + 3) if dos >= 0 else unix + 2
+        complete = bytes(self._tail[:at])
+        del self._tail[:at]
+        return complete
+
+    @property
+    def tail(self) -> bytes:
+        """The incomplete frame that is held back."""
+        return bytes(self._tail)
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether an incomplete frame is held back."""
+        return bool(self._tail)
 
     def rest(self) -> bytes:
         """What is left when the stream has ended: a frame without its blank line."""
-        tail, self._tail = self._tail, b""
+        tail, self._tail = bytes(self._tail), bytearray()
         return tail
+
+    @staticmethod
+    def split(frames: bytes) -> list[bytes]:
+        """Joined frames, one by one."""
+        parts, start = [], 0
+        for end in _FRAME_END.finditer(frames):
+            parts.append(frames[start : end.end()])
+            start = end.end()
+        return [*parts, frames[start:]] if start < len(frames) else parts
 
 
 def is_marked(data: bytes) -> bool:
     """Whether the bytes may hold a field that clients must not see."""
-    return any(marker in data for marker in _MARKERS)
+    return _MARKERS[0] in data or _MARKERS[1] in data
+
+
+def next_marked(frames: bytes, start: int) -> tuple[int, int] | None:
+    """Bounds of the next frame that may hold a hidden field; None when there is none.
+
+    Args:
+        frames: complete frames, joined.
+        start: where to look from: 0, or the end of a frame.
+    """
+    hits = [at for marker in _MARKERS if (at := frames.find(marker, start)) >= 0]
+    if not hits:
+        return None
+    begin, end = start, len(frames)
+    for blank in _BLANK_LINES:
+        if (before := frames.rfind(blank, start, min(hits))) >= 0:
+            begin = max(begin, before + len(blank))
+        if (after := frames.find(blank, min(hits))) >= 0:
+            end = min(end, after + len(blank))
+    return begin, end
+
+
+def without_nulls(data: bytes) -> bytes:
+    """JSON or frames of it without `"kv_transfer_params":null`, which vLLM 0.33 sends in each.
+
+    A quote inside a JSON string is escaped, so that these bytes are always a field.
+    """
+    if b'"kv_transfer_params":null' not in data:
+        return data
+    return data.replace(b',"kv_transfer_params":null', b"").replace(
+        b'"kv_transfer_params":null,', b""
+    )
 
 
 def strip_private(reply: dict[str, Any]) -> Any:
@@ -46,22 +103,26 @@ def strip_private(reply: dict[str, Any]) -> Any:
     params = reply.pop(KV_PARAMS, None)
     for name in [name for name in reply if name.startswith(_PRIVATE_PREFIX)]:
         del reply[name]
+    nested = reply.get("response")  # of /v1/responses' events
+    if isinstance(nested, dict):
+        inner = strip_private(nested)
+        params = inner if params is None else params
     return params
 
 
-def clean_json(data: bytes) -> tuple[bytes, Any]:
-    """A JSON body for the client, and the kv_transfer_params it held.
+def clean_json(data: bytes) -> tuple[bytes, Any, Any]:
+    """A JSON body for the client, the kv_transfer_params it held, and the parsed body.
 
     Raises:
         ValueError: the body is marked and is not one JSON object.
     """
     if not is_marked(data):
-        return data, None
+        return data, None, None
     reply = orjson.loads(data)
     if not isinstance(reply, dict):
         raise ValueError("the body is not one JSON object")
     params = strip_private(reply)
-    return orjson.dumps(reply), params
+    return orjson.dumps(reply), params, reply
 
 
 def clean_frame(frame: bytes) -> tuple[bytes, Any]:
@@ -84,3 +145,28 @@ def clean_frame(frame: bytes) -> tuple[bytes, Any]:
     kept = [line for line in lines if line and not line.startswith(b"data:")]
     kept.append(b"data: " + orjson.dumps(reply))
     return b"\n".join(kept) + b"\n\n", params
+
+
+def events_of(frames: bytes) -> list[dict[str, Any]]:
+    """The JSON objects of joined frames; other data is left out, and nonsense gives none.
+
+    Chat deltas of text alone, as most are, come as one event with all of their text.
+    """
+    if (deltas := frames.count(b'"delta":{')) > 1:
+        texts = _TEXT_DELTA.findall(frames)
+        if len(texts) == deltas:
+            try:
+                text = orjson.loads(b'"' + b"".join(texts) + b'"')
+            except orjson.JSONDecodeError:
+                return []
+            return [{"choices": [{"delta": {"content": text}}]}]
+    data = [
+        line[5:]
+        for line in frames.splitlines()
+        if line.startswith(b"data:") and line[5:].lstrip().startswith(b"{")
+    ]
+    try:
+        events = orjson.loads(b"[" + b",".join(data) + b"]")
+    except orjson.JSONDecodeError:
+        return []
+    return [event for event in events if isinstance(event, dict)]

@@ -2,277 +2,225 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Coroutine
+from typing import Any
 
-import aiohttp
 import orjson
 
 from runtime.contract.node import RouterSpec
-from runtime.engine_api import KV_PARAMS, RECEIPT, Receipt
+from runtime.engine_api import RECEIPT, Receipt
 from runtime.router import legs
-from runtime.router.engines import (
-    LegFailed,
-    NotConnected,
-    PassThrough,
-    Reply,
-    ReplyStream,
-    content_type,
-    post_leg,
-    read_reply,
-)
-from runtime.router.failure import RequestFailed, no_node
+from runtime.router.admission import Admission
+from runtime.router.answer import Answer, Claim, ClientLeft, Turn, Unread
+from runtime.router.apis import Api, Body
+from runtime.router.connection import Broken
+from runtime.router.conversation import Message
+from runtime.router.decode import Decode
+from runtime.router.engines import LegFailed, Legs, PassThrough
+from runtime.router.failure import RequestFailed
+from runtime.router.handles import Handles
 from runtime.router.metrics import RouterMetrics
+from runtime.router.nodes import Fleet, Node
+from runtime.router.prefill import Prefill
+from runtime.router.relay import whole_answer
 from runtime.router.release import Releases
-from runtime.router.sse import clean_json
-from runtime.router.store import HandleStore, StoredHandle
+from runtime.router.reuse import Canary, ReuseSwitch
+from runtime.router.store import HandleStore
+from runtime.router.wire import EngineClient
 
-Path = Literal["cold", "warm", "cold_retry", "direct"]
-
-LEASE_GUARD_S = 5
-"""A decode leg is not sent this close to the end of P's lease: D must still accept it."""
+_LINGER_S = 0.25
+"""How long an answer that nobody waits for may take to end by itself."""
 
 logger = logging.getLogger("turnback.router")
 
 
-@dataclass(slots=True)
-class Turn:
-    """One client request on its way.
-
-    Attributes:
-        body: the client's request.
-        authorization: its Authorization header.
-        key: the conversation; None when the turn takes no handle and leaves none.
-        is_last: it takes a handle and leaves none.
-        path: how it is being served.
-        receipt: what P did with the handle.
-        decode_receipt: what D did with the P dict; there once D has finished.
-    """
-
-    body: Mapping[str, Any]
-    authorization: str | None
-    key: str | None
-    is_last: bool = False
-    path: Path = "cold"
-    receipt: Receipt | None = None
-    decode_receipt: Receipt | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What goes to the client: a whole body, or a stream."""
-
-    status: int
-    content_type: str
-    body: bytes = b""
-    stream: ReplyStream | None = None
-
-    @classmethod
-    def of_reply(cls, reply: Reply) -> "Answer":
-        """An engine's error as it is, less what no client may see."""
-        try:
-            body, _ = clean_json(reply.body)
-        except ValueError:
-            body = b""  # names internal fields and cannot be cleaned
-        return cls(reply.status, reply.content_type, body)
-
-
-@dataclass
 class Turns:
-    """Serves turns over the nodes of a spec.
+    """Serves turns over a fleet.
 
-    Attributes:
-        spec: addresses and limits.
-        session: HTTP client with the spec's timeouts.
+    Args:
+        spec: limits.
+        client: connections to the engines.
         store: handles between turns.
-        metrics: what is counted.
+        authorization: for the engines; None passes the client's on.
     """
 
-    spec: RouterSpec
-    session: aiohttp.ClientSession
-    store: HandleStore = field(default_factory=HandleStore)
-    metrics: RouterMetrics = field(default_factory=RouterMetrics)
-
-    def __post_init__(self) -> None:
-        self.prefills = legs.RoundRobin(self.spec.prefill_urls)
-        self.decodes = legs.RoundRobin(self.spec.decode_urls)
-        self._engine_at: dict[str, str] = {}
-        self._releases = Releases(self.session, self.metrics)
+    def __init__(
+        self,
+        spec: RouterSpec,
+        client: EngineClient,
+        store: HandleStore,
+        authorization: str | None = None,
+    ) -> None:
+        self.spec, self.client, self.store = spec, client, store
+        self.metrics = RouterMetrics()
+        self.fleet = Fleet(spec)
+        self.admission = Admission(
+            spec.max_running_turns, spec.max_waiting_turns, spec.queue_timeout_s
+        )
+        self.releases = Releases(client, self.metrics, authorization)
+        self.switch = ReuseSwitch(store, self.metrics)
+        self.canary = Canary(
+            *(spec.canary_share, spec.canary_max_differences, self._run_cold),
+            *(self.switch, self.metrics),
+        )
+        self.handles = Handles(spec, store, self.fleet, self.releases, self.metrics)
+        sender = Legs(client, self.fleet, self.metrics, authorization)
+        self._prefill = Prefill(spec, self.fleet, sender)
+        self._decode = Decode(spec, self.fleet, sender, self.handles, self.canary, self.metrics)
+        self._behind: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Give back all handles: nobody can use them when this router has gone."""
-        await self._releases.all(self.store.take_all())
-
-    def end(self, key: str, authorization: str | None) -> bool:
-        """Give back a conversation's handle; False when it has none."""
-        stored = self.store.take(key, asyncio.get_running_loop().time())
-        if stored is not None:
-            self._releases.start(stored, authorization)
-        return stored is not None
+        """Give back what nobody can use when this router has gone."""
+        await self.canary.close()
+        await asyncio.gather(*self._behind, return_exceptions=True)
+        self.releases.handles(await self.store.close())
+        await self.releases.finish()
 
     async def answer(self, turn: Turn) -> Answer:
-        """Serve one turn; a stream in the answer must be closed by the caller.
+        """Serve one turn; the answer must be closed by the caller.
 
         Raises:
             RequestFailed: no node could serve it.
         """
-        is_direct = legs.asks_for_several_answers(turn.body)
-        stored = None
-        if is_direct:
-            turn.path = "direct"
-        elif turn.key is not None:
-            stored = self.store.take(turn.key, asyncio.get_running_loop().time())
+        await self.admission.enter()
+        turn.stage("queue")
         try:
-            try:
-                return await self._attempt(turn, stored)
-            except LegFailed as failure:
-                logger.warning("decode leg failed, the turn starts anew: %s", failure)
-                failed_url = failure.url
-            if turn.path == "warm":
-                turn.path = "cold_retry"
-            try:
-                return await self._attempt(turn, None, avoid=failed_url)
-            except LegFailed as failure:
-                raise failure.for_client("decode") from failure
+            async with asyncio.timeout(self.spec.turn_timeout_s):
+                answer = await self._serve(turn)
+        except BaseException as error:
+            self.admission.leave()
+            is_left = isinstance(error, asyncio.CancelledError | ClientLeft)
+            self._ended(turn, "left" if is_left else "failed")
+            if isinstance(error, TimeoutError):
+                raise _too_late(self.spec.turn_timeout_s) from error
+            raise
+
+        def on_close(outcome: str) -> None:
+            self.admission.leave()
+            self._ended(turn, outcome)
+
+        answer.on_close = on_close
+        return answer
+
+    def left(self, turn: Turn, serving: asyncio.Task[Answer]) -> None:
+        """The client has left while its turn was being served.
+
+        The engines may be about to finish: what they then keep for a reader is only known
+        from their reply, so that it is waited for a moment before the request is ended.
+        """
+        turn.is_left = True
+        self._later(self._see_off(serving))
+
+    async def _see_off(self, serving: asyncio.Task[Answer]) -> None:
+        done, _ = await asyncio.wait({serving}, timeout=_LINGER_S)
+        if not done:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        elif not serving.cancelled() and serving.exception() is None:
+            await self._drop(serving.result())
+
+    def left_stream(self, answer: Answer) -> None:
+        """The client has left in the middle of its answer; as for `left`."""
+        self._later(self._drop(answer))
+
+    async def _drop(self, answer: Answer) -> None:
+        try:
+            async with asyncio.timeout(_LINGER_S):
+                if answer.stream is not None:
+                    await answer.stream.drain()
+        except (TimeoutError, Broken):
+            pass  # it is ended now
+        finally:
+            answer.close("left")
+
+    def _ended(self, turn: Turn, outcome: str) -> None:
+        turn.stage("whole", since_s=turn.began_s)
+        for name, seconds in turn.stages.items():
+            self.metrics.stage(name, seconds)
+        self.metrics.turn(turn.api.path, turn.path, outcome)
+        if self.spec.explain:
+            logger.info("turn %s", outcome, extra={"turn": turn.explained()})
+
+    async def _serve(self, turn: Turn) -> Answer:
+        claim = Claim(None)
+        if (why := turn.api.why_direct(turn.body)) is not None:
+            turn.path = "direct"
+            turn.note(f"decode node alone: {why}")
+        elif turn.takes and self.switch.is_on:
+            claim = Claim(await self.handles.take(turn))
+        elif turn.takes:
+            turn.note(f"no handle: reuse is off ({self.switch.off_reason})")
+        try:
+            return await self._attempts(turn, claim)
         except PassThrough as passed:
             return Answer.of_reply(passed.reply)
+        finally:
+            if claim.is_unused:
+                await asyncio.shield(self.handles.settle(turn, claim))
 
-    async def _attempt(
-        self, turn: Turn, stored: StoredHandle | None, *, avoid: str | None = None
-    ) -> Answer:
+    async def _attempts(self, turn: Turn, claim: Claim) -> Answer:
+        try:
+            return await self._attempt(turn, claim)
+        except LegFailed as failure:
+            logger.warning("decode leg failed, the turn starts anew: %s", failure)
+            turn.note(f"decode leg failed: {failure}")
+            failed = failure.node
+        if turn.path == "warm":
+            turn.path = "cold_retry"
+        try:
+            return await self._attempt(turn, Claim(None), avoid=failed)
+        except LegFailed as failure:
+            raise failure.for_client() from failure
+
+    async def _attempt(self, turn: Turn, claim: Claim, *, avoid: Node | None = None) -> Answer:
         """Both legs once; LegFailed means that D failed after it was reached."""
         if turn.path == "direct":
-            body = legs.direct_body(turn.body)
-        else:
-            p_dict = await self._prefill(turn, stored)
-            turn.receipt = Receipt.from_dict(p_dict.get(RECEIPT))
-            if turn.receipt is not None:
-                self.metrics.observe("prefill", turn.receipt)
-            pin = turn.key is not None and not turn.is_last
-            body = legs.decode_body(turn.body, p_dict, pin=pin)
-        dispatch_by_s = self._lease_end_s()
-        tried = self.decodes.order(first=stored.decode_url if stored else None, last=avoid)
-        for url in tried:
-            if turn.path != "direct" and asyncio.get_running_loop().time() > dispatch_by_s:
-                raise LegFailed(url, "the prefill node's lease ran out before it was reached")
-            try:
-                response = await post_leg(self.session, url, body, turn.authorization)
-            except NotConnected:
-                continue
-            return await self._receive(turn, url, response)
-        raise no_node("decode", tried)
-
-    def _lease_end_s(self) -> float:
-        """When P's blocks may be gone, if D has not begun to ask for them by then."""
-        lease_s = self.spec.kv.kv_lease_duration_s - LEASE_GUARD_S
-        return asyncio.get_running_loop().time() + lease_s
-
-    async def _prefill(self, turn: Turn, stored: StoredHandle | None) -> Mapping[str, Any]:
-        failed_url = None
-        if stored is not None:
-            try:
-                p_dict = await self._prefill_warm(turn, stored)
-            except LegFailed as failure:
-                logger.warning("prefill leg with a handle failed, retrying cold: %s", failure)
-                turn.path, failed_url = "cold_retry", failure.url
-            else:
-                turn.path = "warm"
-                return p_dict
+            await self.fleet.wait_for_pair(is_direct=True, hint=turn.hint)
+            return await self._decode.run(turn, legs.direct_body(turn.body), None, avoid=avoid)
+        node, p_dict = await self._prefill.run(turn, claim)
+        turn.prefill_url = node.url
+        turn.stage("prefill")
+        turn.receipt = Receipt.from_dict(p_dict.get(RECEIPT))
+        if turn.receipt is not None:
+            self.metrics.observe("prefill", turn.receipt)
+        unread = Unread(node, p_dict)
         try:
-            return await self._prefill_at_one(turn, None, last=failed_url)
-        except LegFailed as failure:
-            raise failure.for_client("prefill") from failure
+            if turn.is_left:
+                raise ClientLeft
+            body = legs.decode_body(turn.body, p_dict, pin=turn.is_kept)
+            owner = claim.taken.stored.decode_url if claim.taken else None
+            return await self._decode.run(turn, body, unread, owner=owner, avoid=avoid)
+        finally:
+            if not unread.is_sent:
+                self.releases.start(node.url, p_dict, turn.authorization)
 
-    async def _prefill_warm(self, turn: Turn, stored: StoredHandle) -> Mapping[str, Any]:
-        """With the handle; one that no engine has seen is not lost."""
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
+
+    async def _run_cold(self, api: Api, body: Body) -> Message | None:
+        """For the canary: a turn that takes no handle and leaves none."""
+        turn = Turn(api=api, body=body, size_bytes=len(orjson.dumps(body)), authorization=None)
         try:
-            return await self._prefill_at_one(turn, stored.handle)
-        except PassThrough:
-            # Refused before it reached the engine: P will not read it, and nobody else may.
-            self._releases.start(stored, turn.authorization)
-            raise
+            answer = await self.answer(turn)
         except RequestFailed:
-            # It was sent to nobody: the conversation's next turn may have it.
-            if turn.key is None or not self.store.put_back(turn.key, stored):
-                self._releases.start(stored, turn.authorization)
-            raise
-
-    async def _prefill_at_one(
-        self, turn: Turn, handle: Mapping[str, Any] | None, *, last: str | None = None
-    ) -> Mapping[str, Any]:
-        """At the first P that can be reached."""
-        tried = self.prefills.order(last=last)
-        for url in tried:
-            try:
-                return await self._prefill_once(url, turn, handle)
-            except NotConnected:
-                continue
-        raise no_node("prefill", tried)
-
-    async def _prefill_once(
-        self, url: str, turn: Turn, handle: Mapping[str, Any] | None
-    ) -> Mapping[str, Any]:
-        body = legs.prefill_body(turn.body, handle)
-        response = await post_leg(self.session, url, body, turn.authorization)
-        reply = await read_reply(url, response)
-        if 400 <= reply.status < 500:
-            raise PassThrough(reply)
-        if reply.status != 200:
-            raise LegFailed(url, f"HTTP {reply.status}", reply)
+            return None
         try:
-            parsed = orjson.loads(reply.body)
-        except orjson.JSONDecodeError as error:
-            raise LegFailed(url, f"the reply is not JSON: {error}") from error
-        p_dict = parsed.get(KV_PARAMS) if isinstance(parsed, dict) else None
-        if problem := legs.p_dict_problem(p_dict, self.spec.kv.block_size_tokens):
-            raise LegFailed(url, problem)
-        return p_dict  # type: ignore[return-value]  # p_dict_problem refuses all but mappings
+            if answer.status != 200 or answer.stream is not None:
+                return None
+            return whole_answer(orjson.loads(answer.body), api.answer_of)
+        except orjson.JSONDecodeError:
+            return None
+        finally:
+            answer.close("done")
 
-    async def _receive(self, turn: Turn, url: str, response: aiohttp.ClientResponse) -> Answer:
-        media_type = content_type(response)
-        if response.status == 200 and media_type.startswith("text/event-stream"):
-            stream = ReplyStream(url, response, lambda params: self._keep(turn, url, params))
-            try:
-                await stream.begin()
-            except BaseException:  # cancellation too: the engine's request must end
-                stream.close()
-                raise
-            return Answer(response.status, media_type, stream=stream)
-        reply = await read_reply(url, response)
-        if reply.status >= 500:
-            raise LegFailed(url, f"HTTP {reply.status}", reply)
-        try:
-            body, params = clean_json(reply.body)
-        except ValueError as error:
-            raise LegFailed(url, f"unreadable reply: {error}") from error
-        if params is not None:
-            self._keep(turn, url, params)
-        return Answer(reply.status, reply.content_type, body)
 
-    def _keep(self, turn: Turn, url: str, params: Any) -> None:
-        """Store D's handle for the conversation's next turn, and count its receipt."""
-        if isinstance(params, dict):
-            turn.decode_receipt = Receipt.from_dict(params.pop(RECEIPT, None))
-            if turn.decode_receipt is not None:
-                self.metrics.observe("decode", turn.decode_receipt)
-            if not params:
-                return  # D was asked not to pin
-        if problem := legs.handle_problem(params, self.spec.kv.block_size_tokens):
-            logger.warning("handle of %s not stored: %s", url, problem)
-            return
-        self._note_engine(url, params["remote_engine_id"])
-        if turn.key is None:
-            return
-        now_s = asyncio.get_running_loop().time()
-        deadline_s = now_s + self.spec.kv.handle_lifetime_s
-        older = self.store.put(turn.key, StoredHandle(params, url, deadline_s), now_s)
-        if older is not None:
-            self._releases.start(older, turn.authorization)
-
-    def _note_engine(self, url: str, engine_id: str) -> None:
-        before = self._engine_at.get(url)
-        self._engine_at[url] = engine_id
-        if before is not None and before != engine_id:
-            dropped = self.store.drop_engine(before)
-            logger.warning("%s restarted: %d handles dropped", url, dropped)
+def _too_late(limit_s: float) -> RequestFailed:
+    return RequestFailed(
+        "the turn took too long",
+        status=504,
+        got=f"no answer within {limit_s:g} s",
+        allowed=f"turn_timeout_s: {limit_s:g} s until the answer begins",
+        fix="shorten the prompt, or raise the router's --turn-timeout-s",
+    )

@@ -20,7 +20,7 @@ def rows(mine: dict[str, float], **direct: float) -> list[dict[str, Any]]:
     runs = {
         "turnback": [mine],
         "vllm_router": [run()],
-        "direct": [run(**{"total_p50_ms": 1.0} | direct)],
+        "direct": [run(**{"p50_ms": 1.0} | direct)],
     }
     cases = (("one", 1), ("many", 16), (LARGE_BODY, 1))
     return [summary.row(name, clients, runs) for name, clients in cases]
@@ -41,17 +41,17 @@ def test_equal_routers_hold_every_bar() -> None:
     ("figures", "name"),
     [
         ({"req_s": 1.99}, "req/s over"),
-        ({"p50_ms": 2.51}, "p50 first byte"),
+        ({"p50_ms": 2.51}, ("p50 first byte", "time added")),
         ({"cpu_ms": 2.21}, "CPU per request"),
         ({"cpu_ms": math.nan}, "CPU per request"),
-        ({"total_p50_ms": 2.31}, "added time"),
+        ({"p50_ms": 2.31}, "time added"),
         ({"errored": 1}, "answers that failed"),
         ({"incomplete": 1}, "answers that failed"),
         ({"leaks": 1}, "handles that reached"),
     ],
 )
-def test_each_bar_can_be_missed(figures: dict[str, float], name: str) -> None:
-    """One figure beyond its limit fails its bar and no other."""
+def test_each_bar_can_be_missed(figures: dict[str, float], name: str | tuple[str, ...]) -> None:
+    """One figure beyond its limit fails the bars that are made of it, and no other."""
     found = missed(run(**figures))
     assert found
     assert all(bar.startswith(name) for bar in found)

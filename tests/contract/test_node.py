@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from runtime.contract.explain import explain
-from runtime.contract.node import KvTransferSpec, RouterSpec, ServingSpec
+from runtime.contract.node import KvTransferSpec, NodeAddress, RouterSpec, ServingSpec
 from runtime.contract.profile import Profile, load_profile
 from runtime.contract.versions import is_supported, supported_list
 
@@ -51,7 +51,7 @@ def test_message_lists_every_problem() -> None:
     """Two mistakes give one message that names both, with what is allowed."""
     with pytest.raises(ValidationError) as failure:
         RouterSpec.model_validate(
-            {"prefill_urls": [], "decode_urls": ["http://d"], "port": 80, "kv": {}}
+            {"prefill_urls": ["d"], "decode_urls": ["http://d"], "port": 80, "kv": {}}
         )
     problem = explain(failure.value, "router.toml")
     assert problem.exit_code == 2
@@ -108,3 +108,20 @@ def test_router_needs_addresses(url: str) -> None:
     RouterSpec.model_validate(good | {"prefill_urls": ["https://p:8100"]})
     with pytest.raises(ValidationError, match="prefill_urls"):
         RouterSpec.model_validate(good | {"prefill_urls": [url]})
+
+
+@pytest.mark.parametrize("url", ["http://x:0", "http://x:99999", "ftp://x", "http://", "x:80"])
+def test_address_that_cannot_be_one_is_refused(url: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(ValidationError):
+        NodeAddress(role="decode", url=url)
+
+
+def test_router_needs_nodes_from_somewhere() -> None:
+    """Addresses of both roles, a file, or a deployment."""
+    with pytest.raises(ValidationError, match="prefill_urls must name"):
+        RouterSpec(port=8000, kv=KvTransferSpec(), decode_urls=("http://x",))
+    RouterSpec(port=8000, kv=KvTransferSpec(), nodes_file=Path("nodes.toml"))
+    RouterSpec(port=8000, kv=KvTransferSpec(), deployment="blue")
+    with pytest.raises(ValidationError, match="go together"):
+        RouterSpec(port=8000, kv=KvTransferSpec(), deployment="a", tls_key=Path("k"))

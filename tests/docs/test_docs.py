@@ -10,13 +10,27 @@ from pydantic import BaseModel
 
 from runtime.cli import app
 from runtime.contract import http
-from runtime.contract.node import CpuSpec, KvTransferSpec, NodeSpec, RouterSpec, ServingSpec
+from runtime.contract.keys import ApiKey, ApiKeys
+from runtime.contract.node import (
+    CpuSpec,
+    KvTransferSpec,
+    NodeAddress,
+    NodeSpec,
+    RouterSpec,
+    ServingSpec,
+)
 from runtime.contract.profile import Profile, ProfileServing, WorkloadSpec
 from runtime.engine_api import REASONS, RELEASE_PATH, Receipt
-from runtime.router.metrics import RouterMetrics
+from runtime.router.apis import APIS
+from tests.router.fleet import running_fleet, write_tokenizer
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
+ROUTER = (ROOT / "docs" / "router.md").read_text("utf-8")
+REFERENCE = "\n".join(
+    (ROOT / "docs" / page).read_text("utf-8")
+    for page in ("reference.md", "router.md", "security.md")
+)
+COMPLAINTS = (ROOT / "docs" / "router-complaints.md").read_text("utf-8")
 EXACTNESS = (ROOT / "docs" / "exactness.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 COMMANDS = typer.main.get_command(app)
@@ -25,18 +39,20 @@ COMMANDS = typer.main.get_command(app)
 def test_every_command_and_option_is_documented() -> None:
     """A flag that is not in the reference fails here."""
     commands: dict[str, Any] = vars(COMMANDS)["commands"]
-    assert set(commands) == {"demo", "up", "router"}
+    assert set(commands) == {"demo", "up", "router", "reuse"}
     for name, command in commands.items():
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
         for option in command.params:
             for flag in option.opts:
-                assert flag == "--help" or f"`{flag}`" in section, f"{name} {flag}"
+                shown = flag if flag.startswith("--") else flag.upper()
+                assert flag == "--help" or f"`{shown}`" in section, f"{name} {flag}"
 
 
 @pytest.mark.parametrize(
     "model",
     [
         *(NodeSpec, ServingSpec, KvTransferSpec, CpuSpec, RouterSpec),
+        *(NodeAddress, ApiKeys, ApiKey),
         *(Profile, ProfileServing, WorkloadSpec),
     ],
 )
@@ -49,20 +65,48 @@ def test_every_setting_is_documented(model: type[BaseModel]) -> None:
 def test_every_header_and_reason_is_documented() -> None:
     """What a client can send and read is listed."""
     names = [value for name, value in vars(http).items() if name.endswith("_HEADER")]
-    assert len(names) == 7
+    assert len(names) == 10
     for name in [*names, *Receipt.__slots__]:
         assert name in REFERENCE
     for reason, meaning in REASONS.items():
         assert f"| `{reason}` | {meaning} |" in REFERENCE
 
 
-def test_every_metric_and_engine_route_is_documented() -> None:
-    """What /metrics of the router shows, and what the plugin adds to an engine."""
-    page = RouterMetrics().page().decode()
-    names = re.findall(r"^# TYPE (\S+) (?:counter|histogram)$", page, re.MULTILINE)
-    assert len(names) == 4
-    for name in [*names, RELEASE_PATH, http.END_PATH]:
-        assert name in REFERENCE
+async def test_every_metric_and_route_is_documented(tmp_path: Path) -> None:
+    """What /metrics of a running router shows, its routes, and what the plugin adds to engines."""
+    write_tokenizer(tmp_path)
+    async with running_fleet(tmp_path) as fleet:
+        async with fleet.session.get(f"{fleet.url}/metrics") as reply:
+            page = await reply.text()
+        routes = [path for _, path in fleet.router._routes]
+    names = re.findall(r"^# TYPE (\S+) (?:counter|histogram|gauge)$", page, re.MULTILINE)
+    shown = [name for name in names if not name.endswith("_created")]
+    assert len(shown) == 20
+    for name in [*shown, RELEASE_PATH, http.END_PATH, *APIS, *routes]:
+        assert f"{name}`" in REFERENCE, name
+
+
+@pytest.mark.parametrize(
+    "word", ["owner_gone", "store_down", "refused", "noise", "cold_retry", "draining"]
+)
+def test_words_of_metrics_and_states_are_documented(word: str) -> None:
+    """Values of labels, paths and states are listed with their names."""
+    assert f"`{word}`" in ROUTER
+
+
+def test_every_complaint_is_mapped_to_tests_that_exist() -> None:
+    """docs/router-complaints.md has each point once, and names tests that are there."""
+    rows = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", COMPLAINTS, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 44))
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?", COMPLAINTS)
+    assert len(named) > 45
+    _exist(named)
+
+
+def _exist(named: list[tuple[str, str]]) -> None:
+    for path, test in named:
+        source = (ROOT / path).read_text("utf-8")
+        assert f"def {test}(" in source if test else source, f"{path}::{test}"
 
 
 def test_every_hazard_is_mapped_to_tests_that_exist() -> None:
@@ -72,9 +116,7 @@ def test_every_hazard_is_mapped_to_tests_that_exist() -> None:
     assert all("`tests/" in shown for _, shown in rows)
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?", EXACTNESS)
     assert len(named) > 40
-    for path, test in named:
-        source = (ROOT / path).read_text("utf-8")
-        assert f"def {test}(" in source if test else source, f"{path}::{test}"
+    _exist(named)
 
 
 def test_no_page_has_a_blank_to_fill() -> None:

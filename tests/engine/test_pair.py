@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import pytest
@@ -21,10 +22,14 @@ from runtime.bench.scrape import Counters, difference, settled_scrape
 from runtime.bench.turn import TurnResult
 from runtime.contract.profile import load_profile
 from runtime.engine_api import EXTERNAL_HIT_TOKENS, NIXL_AFTER_EXPIRY, parse_metrics
+from runtime.router.apis import APIS
+from runtime.router.app import Router
 from tests.engine.conftest import Up, alive, descendants
 from tests.engine.play import KV_USAGE
 from tests.engine.suite import CHECKS, Check
 from tests.engine.suite_client import Pair, release_all
+from tests.router.clients import play
+from tests.router.fleet import LONG_TEXT, Fleet
 
 pytestmark = pytest.mark.engine
 
@@ -75,6 +80,20 @@ def test_engines_do_not_share_a_core(up: Up) -> None:
     assert len(workers) == 2
     one, other = (os.sched_getaffinity(pid) for pid in workers)
     assert one != other
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("path", APIS)
+async def test_every_api_returns_kv_by_its_history(up: Up, path: str, stream: bool) -> None:
+    """No id is needed: the second turn of each API pulls, and shows nothing internal."""
+    async with aiohttp.ClientSession() as session:
+        fleet = Fleet(up.router_url, cast(Router, None), session, [], [])
+        history = [{"role": "user", "content": f"{path} {stream} {LONG_TEXT}"}]
+        replies = [await play(fleet, path, history, stream=stream, model="tiny") for _ in range(2)]
+    assert [reply.path for reply in replies] == ["cold", "warm"]
+    assert replies[1].receipt is not None
+    assert replies[1].receipt.reason == "pulled"
+    assert b"kv_transfer_params" not in replies[0].raw + replies[1].raw
 
 
 async def test_benchmark_through_the_router(up: Up, model: Path, tmp_path: Path) -> None:

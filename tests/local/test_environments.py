@@ -1,5 +1,6 @@
 """`make setup`: where torch comes from, and what is made anew."""
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from runtime.local.environments import (
     TORCH_CPU_INDEX,
     _make,
     check_python,
+    services_stay_off,
     stamp_text,
+    store_install,
     torch_install,
 )
 
@@ -114,3 +117,77 @@ def test_locks_pin_exactly_and_with_hashes(name: str) -> None:
     for line in lines:
         assert "==" in line
         assert "--hash=sha256:" in line
+
+
+class Machine:
+    """Stands for a machine: what is on its PATH, and what its package manager can do."""
+
+    def __init__(self, *programs: str, failures: int = 0) -> None:
+        self.programs, self.failures = set(programs), failures
+        self.lines: list[str] = []
+
+    def has(self, program: str) -> bool:
+        """Whether it is on PATH."""
+        return program in self.programs
+
+    def run(self, argv: Sequence[str]) -> int:
+        """Run a command; the first installations fail."""
+        self.lines.append(" ".join(argv))
+        if "install" not in argv:
+            return 0
+        self.failures -= 1
+        if self.failures >= 0:
+            return 100
+        self.programs.add(argv[-1])
+        return 0
+
+
+@pytest.mark.parametrize("server", ["redis-server", "valkey-server"])
+def test_store_server_that_is_there_is_used(server: str) -> None:
+    """Nothing is installed, whoever asks."""
+    machine = Machine(server, "apt-get")
+    assert store_install(machine.has, is_root=True, run=machine.run) is None
+    assert machine.lines == []
+
+
+def test_store_server_is_installed_for_root() -> None:
+    """One quiet command that asks nothing; the service is not enabled."""
+    machine = Machine("apt-get", "systemctl")
+    assert store_install(machine.has, is_root=True, run=machine.run) is None
+    assert machine.lines == [
+        "env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "
+        "redis-server",
+        "systemctl disable --quiet redis-server",
+    ]
+
+
+def test_package_lists_are_fetched_when_the_package_is_not_found() -> None:
+    """A fresh container has none; the installation is tried once more, and no more."""
+    machine = Machine("apt-get", failures=1)
+    assert store_install(machine.has, is_root=True, run=machine.run) is None
+    assert machine.lines[1] == "apt-get update -qq"
+    hopeless = Machine("apt-get", failures=9)
+    line = store_install(hopeless.has, is_root=True, run=hopeless.run)
+    assert line == "sudo apt-get install -y redis-server"
+    assert len(hopeless.lines) == 3
+
+
+@pytest.mark.parametrize(("programs", "is_root"), [(["apt-get"], False), ([], True)])
+def test_line_is_told_where_nothing_may_be_installed(programs: list[str], is_root: bool) -> None:
+    """Setup goes on: only the tests that need the server fail, and say so."""
+    machine = Machine(*programs)
+    line = store_install(machine.has, is_root=is_root, run=machine.run)
+    assert line == "sudo apt-get install -y redis-server"
+    assert machine.lines == []
+
+
+def test_services_stay_off_while_packages_are_installed(tmp_path: Path) -> None:
+    """Debian's scripts are told no, and the machine is left as it was."""
+    policy = tmp_path / "policy-rc.d"
+    with services_stay_off(policy):
+        assert subprocess.run([str(policy)], check=False).returncode == 101
+    assert not policy.exists()
+    policy.write_text("another's", "ascii")
+    with services_stay_off(policy):
+        assert policy.read_text("ascii") == "another's"
+    assert policy.read_text("ascii") == "another's"

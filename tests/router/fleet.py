@@ -25,7 +25,10 @@ from runtime.contract.http import (
 from runtime.contract.node import KvTransferSpec, Role, RouterSpec
 from runtime.engine_api import KV_PARAMS, Receipt
 from runtime.local.mock_engine import MockConfig, MockEngine, Seen
-from runtime.router.app import TURNS, build_app
+from runtime.router import server
+from runtime.router.app import Router
+from runtime.router.auth import Gate
+from runtime.router.store import MemoryStore, StoredHandle
 from runtime.router.turn import Turns
 
 MODEL = "mock"
@@ -110,7 +113,11 @@ class TurnReply:
 
     @property
     def text(self) -> str:
-        return str(self.body["choices"][0]["message"]["content"])
+        """The answer, streamed or not."""
+        if not self.headers["Content-Type"].startswith("text/event-stream"):
+            return str(self.body["choices"][0]["message"]["content"])
+        choices = [choice for event in self.events[:-1] for choice in event.get("choices", ())]
+        return "".join(choice["delta"].get("content", "") for choice in choices)
 
     @property
     def events(self) -> list[Any]:
@@ -125,23 +132,42 @@ class Fleet:
     """A router in front of engines."""
 
     url: str
-    turns: Turns
+    router: Router
     session: aiohttp.ClientSession
     prefills: list[MockEngine]
     decodes: list[MockEngine]
     history: list[Message] = field(default_factory=list)
 
+    @property
+    def turns(self) -> Turns:
+        """What serves the turns."""
+        return self.router.turns
+
+    @property
+    def stored(self) -> list[StoredHandle]:
+        """Handles in the router's memory, oldest first."""
+        assert isinstance(self.turns.store, MemoryStore)
+        return self.turns.store.handles
+
+    async def metric(self, line: str) -> bool:
+        """Whether /metrics has this line."""
+        async with self.session.get(f"{self.url}/metrics") as reply:
+            return line in (await reply.text()).splitlines()
+
     async def post(
-        self, body: Any, *, key: str | None = None, headers: dict[str, str] | None = None
+        self,
+        body: Any,
+        *,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        path: str = "/v1/chat/completions",
     ) -> TurnReply:
-        """Send a chat request as it is."""
+        """Send a request as it is."""
         sent = {DEBUG_HEADER: "1", **(headers or {})}
         if key:
             sent[CONVERSATION_HEADER] = key
         data = body if isinstance(body, bytes) else orjson.dumps(body)
-        async with self.session.post(
-            f"{self.url}/v1/chat/completions", data=data, headers=sent
-        ) as reply:
+        async with self.session.post(f"{self.url}{path}", data=data, headers=sent) as reply:
             return TurnReply(reply.status, reply.headers, await reply.read())
 
     async def turn(
@@ -158,7 +184,7 @@ class Fleet:
         body = {"model": MODEL, "messages": messages, "max_tokens": 4, "temperature": 0} | more
         sent = (headers or {}) | ({} if reuse else {REUSE_HEADER: "off"})
         reply = await self.post(body, key=key, headers=sent)
-        if reply.status == 200 and not more.get("stream"):
+        if reply.status == 200 and b'"error"' not in reply.raw:
             self.history = [*messages, {"role": "assistant", "content": reply.text}]
         return reply
 
@@ -182,25 +208,49 @@ async def running_fleet(
     decodes: int = 1,
     dead_prefills: int = 0,
     dead_decodes: int = 0,
+    engine: dict[str, Any] | None = None,
+    gate: Gate | None = None,
+    extra_prefills: tuple[str, ...] = (),
+    extra_decodes: tuple[str, ...] = (),
     **spec: Any,
 ) -> AsyncIterator[Fleet]:
-    """A router over mock engines; dead ones are addresses that refuse, and come first."""
+    """A router over mock engines; dead ones came first, and refuse."""
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        fleet_p = [await enter(running_engine(model, "prefill")) for _ in range(prefills)]
-        fleet_d = [await enter(running_engine(model, "decode")) for _ in range(decodes)]
-        dead = [f"http://{HOST}:{unused_port()}" for _ in range(dead_prefills + dead_decodes)]
-        settings: dict[str, Any] = {"kv": KvTransferSpec(), "port": 8000, **spec}
-        app = build_app(
-            RouterSpec(
-                prefill_urls=(*dead[:dead_prefills], *map(url_of, fleet_p)),
-                decode_urls=(*dead[dead_prefills:], *map(url_of, fleet_d)),
-                **settings,
-            )
+        fleet_p = [
+            await enter(running_engine(model, "prefill", **(engine or {}))) for _ in range(prefills)
+        ]
+        fleet_d = [
+            await enter(running_engine(model, "decode", **(engine or {}))) for _ in range(decodes)
+        ]
+        # They answer while the router starts, and have gone when the test begins.
+        dying = await enter(AsyncExitStack())
+        dead_p = [
+            url_of(await dying.enter_async_context(running_engine(model, "prefill")))
+            for _ in range(dead_prefills)
+        ]
+        dead_d = [
+            url_of(await dying.enter_async_context(running_engine(model, "decode")))
+            for _ in range(dead_decodes)
+        ]
+        router = Router(
+            router_spec(
+                prefill_urls=(*dead_p, *map(url_of, fleet_p), *extra_prefills),
+                decode_urls=(*dead_d, *map(url_of, fleet_d), *extra_decodes),
+                **spec,
+            ),
+            gate,
         )
-        port = await enter(listening(app))
+        port = await enter(server.listening(router))
         session = await enter(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)))
-        yield Fleet(f"http://{HOST}:{port}", app[TURNS], session, fleet_p, fleet_d)
+        await dying.aclose()
+        yield Fleet(f"http://{HOST}:{port}", router, session, fleet_p, fleet_d)
+
+
+def router_spec(**settings: Any) -> RouterSpec:
+    """A spec on any free port, with short waits."""
+    raw = {"kv": KvTransferSpec(), "port": 0, "queue_timeout_s": 0.2, "drain_s": 1.0} | settings
+    return RouterSpec.model_validate({**raw, "port": 8000}).model_copy(update={"port": raw["port"]})
 
 
 def assert_used_once(fleet: Fleet) -> None:

@@ -1,19 +1,28 @@
 """The router's edges: other routes, refusals, the process."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.router.fleet import MODEL, Fleet, running_fleet, unused_port, wait_listening
+from tests.router.fleet import (
+    MODEL,
+    Fleet,
+    running_fleet,
+    until,
+    unused_port,
+    wait_listening,
+)
 
 HEAVY = b'{"messages": [{"content": "' + b"x" * 5000 + b'"}]}'
 
 
-async def get(fleet: Fleet, path: str) -> tuple[int, object]:
+async def get(fleet: Fleet, path: str) -> tuple[int, Any]:
     """Status and JSON of a GET."""
     async with fleet.session.get(f"{fleet.url}{path}") as reply:
         return reply.status, await reply.json()
@@ -37,17 +46,24 @@ async def test_models_without_a_decode_node_is_503(model: Path) -> None:
 async def test_health_is_ok_when_every_node_is(model: Path) -> None:
     """200 means that all nodes answer 200."""
     async with running_fleet(model, prefills=2) as fleet:
-        assert await get(fleet, "/health") == (200, {"status": "ok", "nodes": 3, "failing": []})
+        status, body = await get(fleet, "/health")
+        assert (status, body["status"]) == (200, "ready")
+        assert [node["state"] for node in body["nodes"]] == ["ok"] * 3
+        assert await get(fleet, "/health/live") == (200, {"status": "live"})
 
 
-async def test_health_names_the_nodes_that_fail(model: Path) -> None:
-    """503 lists the addresses that do not answer."""
-    async with running_fleet(model, dead_prefills=1) as fleet:
-        dead = fleet.turns.spec.prefill_urls[0]
-        assert await get(fleet, "/health") == (
-            503,
-            {"status": "failing", "nodes": 3, "failing": [dead]},
-        )
+async def test_health_tells_names_and_no_addresses(model: Path) -> None:
+    """503 without a usable pair; every node is told by name and state."""
+    async with running_fleet(model, prefills=0, dead_prefills=1, health_interval_s=0.05) as fleet:
+        await until(lambda: not fleet.turns.fleet.usable("prefill"))
+        async with fleet.session.get(f"{fleet.url}/health") as reply:
+            assert reply.status == 503
+            text = await reply.text()
+        assert json.loads(text)["nodes"] == [
+            {"name": "prefill-1", "state": "down", "generation": ""},
+            {"name": "decode-1", "state": "ok", "generation": "0.32.0"},
+        ]
+        assert "127.0.0.1" not in text
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b"{}"])
@@ -57,7 +73,7 @@ async def test_bad_body_is_an_openai_error(model: Path, raw: bytes) -> None:
         reply = await fleet.post(raw)
         assert reply.status == 400
         error = reply.body["error"]
-        assert set(error) == {"message", "type", "code", "what", "got", "allowed", "fix"}
+        assert set(error) == {"message", "type", "param", "code", "what", "got", "allowed", "fix"}
         assert (error["type"], error["code"]) == ("invalid_request_error", 400)
         assert fleet.prefills[0].requests == []
 
@@ -104,10 +120,11 @@ def test_serve_ends_on_sigterm() -> None:
     """The router's process listens, and ends by itself with code 0 on SIGTERM."""
     port = unused_port()
     code = (
-        "from runtime.contract.node import KvTransferSpec, RouterSpec\n"
-        "from runtime.router.app import serve\n"
-        "serve(RouterSpec(prefill_urls=('http://127.0.0.1:1',),"
-        f" decode_urls=('http://127.0.0.1:1',), port={port}, kv=KvTransferSpec()))\n"
+        "from tests.router.fleet import router_spec\n"
+        "from runtime.router.app import Router\n"
+        "from runtime.router.server import serve\n"
+        "serve(Router(router_spec(prefill_urls=('http://127.0.0.1:1',),"
+        f" decode_urls=('http://127.0.0.1:1',), port={port})))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], env=os.environ) as process:
         try:

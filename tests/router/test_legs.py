@@ -2,19 +2,17 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from runtime.engine_api import COLD_PREFILL, KV_PARAMS, PIN, RECEIPT
+from runtime.router import legs
+from runtime.router.apis import CHAT
 from runtime.router.failure import RequestFailed
 from runtime.router.legs import (
-    RoundRobin,
-    asks_for_several_answers,
-    decode_body,
-    direct_body,
     handle_problem,
     p_dict_problem,
     parse_request,
-    prefill_body,
 )
 
 BODY: dict[str, Any] = {
@@ -53,6 +51,16 @@ HANDLE = DICT | {
 }
 
 
+def prefill_body(body: dict[str, Any], handle: dict[str, Any] | None) -> Any:
+    """The parsed body of a chat's prefill leg."""
+    return orjson.loads(legs.prefill_body(CHAT, body, handle))
+
+
+def decode_body(body: dict[str, Any], p_dict: dict[str, Any], *, pin: bool) -> Any:
+    """The parsed body of a decode leg."""
+    return orjson.loads(legs.decode_body(body, p_dict, pin=pin))
+
+
 def test_prefill_body_asks_for_one_token_of_the_same_prompt() -> None:
     """P gets the client's request less what concerns the answer."""
     assert prefill_body(BODY, None) == {
@@ -64,13 +72,6 @@ def test_prefill_body_asks_for_one_token_of_the_same_prompt() -> None:
         "max_tokens": 1,
         KV_PARAMS: dict(COLD_PREFILL),
     }
-
-
-@pytest.mark.parametrize("count", [1, None])
-def test_prefill_body_has_n_only_where_the_client_had(count: int | None) -> None:
-    """n is never invented."""
-    assert prefill_body(BODY | {"n": count}, None)["n"] == 1
-    assert "n" not in prefill_body(BODY, None)
 
 
 def test_prefill_body_carries_the_handle_as_stored() -> None:
@@ -98,24 +99,25 @@ def test_bodies_leave_the_request_alone() -> None:
     assert params == DICT | {RECEIPT: {}}
 
 
-def test_direct_body_has_no_kv_params() -> None:
-    """A request without a P leg carries no dict."""
-    assert direct_body(BODY) == {name: BODY[name] for name in BODY if name != KV_PARAMS}
-
-
 @pytest.mark.parametrize(
     ("count", "expected"), [(2, True), (1, False), (None, False), ("2", True), (2.0, True)]
 )
 def test_several_answers(count: Any, expected: bool) -> None:
     """Only an n of 1 makes one child, however another is written; beams are many."""
-    assert asks_for_several_answers(BODY | {"use_beam_search": True})
-    assert asks_for_several_answers(BODY | {"n": count}) is expected
+    assert CHAT.why_direct(BODY | {"use_beam_search": True})
+    assert (CHAT.why_direct(BODY | {"n": count}) is not None) is expected
+
+
+def test_client_params_are_dropped() -> None:
+    """What a client says of KV transfers goes to no engine."""
+    raw = b'{"messages": [{}], "kv_transfer_params": {"remote_host": "evil"}}'
+    assert KV_PARAMS not in parse_request(CHAT, raw)
 
 
 def test_params_hidden_in_xargs_are_dropped() -> None:
     """vLLM would take them for its own; what else is in there goes on."""
     raw = b'{"messages": [{}], "vllm_xargs": {"kv_transfer_params": "x", "mine": 1}}'
-    assert parse_request(raw)["vllm_xargs"] == {"mine": 1}
+    assert parse_request(CHAT, raw)["vllm_xargs"] == {"mine": 1}
 
 
 def test_p_dict_must_ask_to_be_pulled() -> None:
@@ -143,25 +145,6 @@ def test_block_count_must_fit_the_block_size() -> None:
 def test_bad_request_bodies_are_refused(raw: bytes) -> None:
     """Not JSON, not an object, or without messages: a 400 in four parts."""
     with pytest.raises(RequestFailed) as caught:
-        parse_request(raw)
+        parse_request(CHAT, raw)
     assert caught.value.status == 400
     assert caught.value.got
-
-
-def test_order_starts_at_the_next_node_each_time() -> None:
-    """All nodes are tried, each first in its turn."""
-    nodes = RoundRobin(("a", "b/", "c"))
-    assert [nodes.order() for _ in range(4)] == [
-        ["a", "b", "c"],
-        ["b", "c", "a"],
-        ["c", "a", "b"],
-        ["a", "b", "c"],
-    ]
-
-
-def test_order_prefers_and_avoids() -> None:
-    """The preferred node comes first, the avoided one last; unknown ones change nothing."""
-    nodes = RoundRobin(("a", "b", "c"))
-    assert nodes.order(first="c") == ["c", "a", "b"]
-    assert nodes.order(last="b") == ["c", "a", "b"]
-    assert nodes.order(first="gone", last="gone too") == ["c", "a", "b"]

@@ -1,20 +1,14 @@
 """Handles that nobody will use are given back to their decode node."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from runtime.contract.http import PIN_HEADER
 from runtime.engine_api import NIXL_AFTER_EXPIRY
-from runtime.router.legs import RoundRobin
-from tests.router.fleet import Fleet, assert_used_once, running_fleet, until, unused_port
-
-
-async def metric(fleet: Fleet, line: str) -> bool:
-    """Whether /metrics has this line."""
-    async with fleet.session.get(f"{fleet.url}/metrics") as reply:
-        return line in (await reply.text()).splitlines()
+from tests.router.fleet import assert_used_once, running_fleet, until, unused_port
 
 
 async def test_handle_that_a_newer_one_replaces_is_given_back(model: Path) -> None:
@@ -22,8 +16,8 @@ async def test_handle_that_a_newer_one_replaces_is_given_back(model: Path) -> No
     async with running_fleet(model) as fleet:
         await asyncio.gather(fleet.turn(), fleet.turn())
         await until(lambda: fleet.decodes[0].transfers.kept_count == 1)
-        assert len(fleet.turns.store) == 1
-        assert await metric(fleet, 'turnback_releases_total{outcome="done"} 1.0')
+        assert len(fleet.stored) == 1
+        assert await fleet.metric('turnback_releases_total{outcome="done"} 1.0')
         assert (await fleet.turn("and then")).path == "warm"
         assert_used_once(fleet)
 
@@ -48,7 +42,7 @@ async def test_stopping_router_gives_everything_back(model: Path) -> None:
         assert kept.kept_count == 3
         await fleet.turns.close()
         assert kept.kept_count == 0
-        assert len(fleet.turns.store) == 0
+        assert len(fleet.stored) == 0
 
 
 async def test_handle_goes_on_to_a_prefill_node_that_can_be_reached(model: Path) -> None:
@@ -60,13 +54,13 @@ async def test_handle_goes_on_to_a_prefill_node_that_can_be_reached(model: Path)
 
 
 async def test_handle_outlives_a_turn_that_reached_nobody(model: Path) -> None:
-    """No P at all: 503 for the turn, and the next one still has its handle."""
+    """No P can be reached: 503 for the turn, and the next one still has its handle."""
     async with running_fleet(model) as fleet:
         await fleet.turn()
-        reachable = fleet.turns.prefills
-        fleet.turns.prefills = RoundRobin([f"http://127.0.0.1:{unused_port()}"])
+        (node,) = fleet.turns.fleet.usable("prefill")
+        reachable, node.url = node.url, f"http://127.0.0.1:{unused_port()}"
         assert (await fleet.turn()).status == 503
-        fleet.turns.prefills = reachable
+        node.url = reachable
         assert (await fleet.turn()).path == "warm"
 
 
@@ -77,7 +71,7 @@ async def test_last_turn_takes_a_handle_and_leaves_none(model: Path) -> None:
         last = await fleet.turn(headers={PIN_HEADER: "off"})
         assert last.path == "warm"
         assert fleet.decodes[0].transfers.kept_count == 0
-        assert len(fleet.turns.store) == 0
+        assert len(fleet.stored) == 0
 
 
 async def test_ended_conversation_is_given_back(model: Path) -> None:
@@ -94,17 +88,15 @@ async def test_ended_conversation_is_given_back(model: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["gone", "refuses"])
-async def test_release_that_fails_is_counted_and_costs_no_turn(model: Path, fault: str) -> None:
-    """D frees the blocks at its TTL; the client's answer is what it would have been."""
+async def test_release_that_fails_is_counted(model: Path, fault: str) -> None:
+    """D frees the blocks at its TTL; nothing else depends on it."""
     async with running_fleet(model) as fleet:
         await fleet.turn()
-        (stored,) = fleet.turns.store.take_all()
+        (stored,) = await fleet.turns.store.close()
         if fault == "gone":
-            lost = type(stored)(stored.handle, f"http://127.0.0.1:{unused_port()}", 1e9)
+            lost = dataclasses.replace(stored, decode_url=f"http://127.0.0.1:{unused_port()}")
         else:
-            lost = type(stored)({"remote_host": 7}, stored.decode_url, 1e9)
-        fleet.turns.store.put("talk", lost, 0.0)
-        fleet.prefills[0].faults.fail_next = [400]
-        assert (await fleet.turn()).status == 400
+            lost = dataclasses.replace(stored, handle={"remote_host": 7, "remote_engine_id": "e"})
+        await fleet.turns.store.put(lost, 0.0, None)
         await fleet.turns.close()
-        assert await metric(fleet, 'turnback_releases_total{outcome="failed"} 1.0')
+        assert await fleet.metric('turnback_releases_total{outcome="failed"} 1.0')

@@ -26,7 +26,7 @@ def split(stream: bytes, cuts: list[int]) -> tuple[list[bytes], bytes]:
     frames = []
     start = 0
     for end in ends:
-        frames += splitter.feed(stream[start:end])
+        frames += FrameSplitter.split(splitter.feed(stream[start:end]))
         start = end
     return frames, splitter.rest()
 
@@ -94,12 +94,12 @@ def test_unreadable_marked_frame_is_left_out(data: bytes) -> None:
 def test_marked_json_is_stripped() -> None:
     """A whole reply loses the handle and the kit's keys."""
     raw = json.dumps({"id": "x", "kv_transfer_params": HANDLE, "turnback_x": 1}).encode()
-    assert clean_json(raw) == (b'{"id":"x"}', HANDLE)
+    assert clean_json(raw) == (b'{"id":"x"}', HANDLE, {"id": "x"})
 
 
 def test_unmarked_json_is_the_same_bytes() -> None:
     """A reply without a handle is passed on as it is."""
-    assert clean_json(b'{"a" : 1}') == (b'{"a" : 1}', None)
+    assert clean_json(b'{"a" : 1}') == (b'{"a" : 1}', None, None)
 
 
 @pytest.mark.parametrize("raw", [b'{"kv_transfer_params"', b'["kv_transfer_params"]'])

@@ -1,13 +1,14 @@
 """Turns through a router and mock engines."""
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runtime.contract.http import DEBUG_HEADER, DECODE_RECEIPT_HEADER
+from runtime.contract.http import DEBUG_HEADER, DECODE_RECEIPT_HEADER, PIN_HEADER, TIMING_HEADER
 from runtime.contract.node import KvTransferSpec
 from runtime.engine_api import (
     COLD_PREFILL,
@@ -17,8 +18,8 @@ from runtime.engine_api import (
     RECEIPT,
     Receipt,
 )
+from runtime.router.answer import Answer
 from runtime.router.engines import Reply
-from runtime.router.turn import Answer
 from tests.router.fleet import (
     LONG_TEXT,
     MODEL,
@@ -81,7 +82,7 @@ async def test_client_that_does_not_ask_is_told_nothing(model: Path) -> None:
         )
         assert reply.status == 200
         assert reply.raw.endswith(b"data: [DONE]\n\n")
-        assert "urnback" not in str(reply.headers)
+        assert "Receipt" not in str(reply.headers)
 
 
 async def test_streamed_turn_returns_kv_too(model: Path) -> None:
@@ -103,7 +104,7 @@ async def test_reply_body_shows_no_engine_fields(model: Path) -> None:
         reply = await fleet.turn()
         assert KV_PARAMS not in reply.body
         assert b"turnback_" not in reply.raw
-        assert len(fleet.turns.store) == 1
+        assert len(fleet.stored) == 1
 
 
 async def test_client_kv_params_reach_no_engine(model: Path) -> None:
@@ -125,11 +126,11 @@ async def test_legs_carry_own_request_ids_and_the_authorization(model: Path) -> 
         assert len({leg.headers["X-Request-Id"] for leg in legs} - {"mine"}) == 2
 
 
-@pytest.mark.parametrize("options", [{"key": None}, {"reuse": False}])
+@pytest.mark.parametrize("options", [{"headers": {PIN_HEADER: "off"}}, {"reuse": False}])
 async def test_turn_that_leaves_no_handle_pins_nothing(
     model: Path, options: dict[str, Any]
 ) -> None:
-    """Without a conversation id, or with reuse off, D is told not to keep the blocks."""
+    """A last turn, or one with reuse off, tells D not to keep the blocks."""
     async with running_fleet(model) as fleet:
         await fleet.turn(**options)
         assert params_of(fleet.decodes[0])[PIN] is False
@@ -142,7 +143,7 @@ async def test_reuse_off_takes_no_handle(model: Path) -> None:
     async with running_fleet(model) as fleet:
         await fleet.turn()
         assert (await fleet.turn(reuse=False)).path == "cold"
-        assert len(fleet.turns.store) == 1
+        assert len(fleet.stored) == 1
 
 
 async def test_conversation_turn_does_not_send_the_pin_key(model: Path) -> None:
@@ -169,16 +170,18 @@ async def test_several_answers_go_straight_to_decode(model: Path) -> None:
         assert (reply.status, reply.path, len(reply.body["choices"])) == (200, "direct", 2)
         assert len(fleet.prefills[0].requests) == 1
         assert KV_PARAMS not in fleet.decodes[0].requests[-1].body
-        assert len(fleet.turns.store) == 1
+        assert len(fleet.stored) == 1
 
 
-async def test_debug_headers_only_on_request(model: Path) -> None:
-    """A reply without X-Turnback-Debug says nothing of paths."""
+async def test_every_reply_tells_path_and_timing(model: Path) -> None:
+    """X-Turnback-Path and Server-Timing need no debug header; the receipts do."""
     async with running_fleet(model) as fleet:
         body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
         reply = await fleet.post(body, headers={"X-Turnback-Debug": "0"})
-        assert reply.status == 200
-        assert reply.path is None
+        assert (reply.status, reply.path, reply.receipt) == (200, "cold", None)
+        names = [entry.partition(";dur=")[0] for entry in reply.headers[TIMING_HEADER].split(", ")]
+        assert names == ["queue", "take", "prefill", "first_byte"]
+        assert len(reply.headers["X-Request-ID"]) == 32
 
 
 async def test_expired_handle_is_not_used(model: Path) -> None:
@@ -186,10 +189,9 @@ async def test_expired_handle_is_not_used(model: Path) -> None:
     kv = KvTransferSpec(decoder_kv_blocks_ttl_s=15, handle_deadline_margin_s=10)
     async with running_fleet(model, kv=kv) as fleet:
         await fleet.turn()
-        (key, stored) = next(iter(fleet.turns.store._handles.items()))
+        (stored,) = await fleet.turns.store.close()
         assert 0 < kv.handle_lifetime_s == 5
-        past = type(stored)(stored.handle, stored.decode_url, 0.0)
-        fleet.turns.store._handles[key] = past
+        await fleet.turns.store.put(dataclasses.replace(stored, deadline_s=0.0), 0.0, None)
         assert (await fleet.turn()).path == "cold"
 
 
@@ -217,11 +219,11 @@ async def test_restarted_decode_drops_the_handles_of_its_past(model: Path) -> No
         for key in ("one", "two", "three"):
             fleet.history = []
             await fleet.turn(key=key)
-        assert len(fleet.turns.store) == 3
+        assert len(fleet.stored) == 3
         fleet.decodes[0].transfers.engine_id = fresh_id()
         fleet.history = []
         await fleet.turn(key="four")
-        assert len(fleet.turns.store) == 1
+        assert len(fleet.stored) == 1
         assert (await fleet.turn(key="four")).path == "warm"
 
 
@@ -245,9 +247,7 @@ async def test_client_that_leaves_ends_the_leg(model: Path) -> None:
         task = asyncio.ensure_future(_send(leaving))
         await until(lambda: fleet.prefills[0].requests)
         task.cancel()
-        connector = fleet.turns.session.connector
-        assert connector is not None
-        await until(lambda: not connector._acquired)
+        await until(lambda: not fleet.router.client.busy_count)
         assert (await fleet.turn()).status == 200
 
 
@@ -260,7 +260,7 @@ async def test_stored_handle_names_its_decode_node(model: Path) -> None:
     """The store knows which D holds the blocks."""
     async with running_fleet(model) as fleet:
         await fleet.turn()
-        (stored,) = fleet.turns.store._handles.values()
+        (stored,) = fleet.stored
         assert stored.decode_url == url_of(fleet.decodes[0])
 
 

@@ -1,0 +1,1 @@
+"""All calls to AWS."""

@@ -1,0 +1,66 @@
+"""POST /v1/completions: a prompt without messages. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from runtime.router.apis.api import Api
+from runtime.router.apis.chat import CHAT, several_answers
+from runtime.router.conversation import Message
+from runtime.router.failure import bad_request
+
+
+def _check(body: Mapping[str, Any]) -> None:
+    prompt = body.get("prompt")
+    if prompt in (None, "", []) and body.get("prompt_embeds") is None:
+        raise bad_request(
+            "the request has no prompt",
+            got=f"prompt is {prompt!r}",
+            allowed="prompt: a string, or a list of token ids",
+            param="prompt",
+        )
+    if prompt is not None and not isinstance(prompt, str | list):
+        raise bad_request(
+            "the prompt cannot be read",
+            got=type(prompt).__name__,
+            allowed="prompt: a string, or a list of token ids",
+            param="prompt",
+        )
+
+
+def _why_direct(body: Mapping[str, Any]) -> str | None:
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and not all(type(item) is int for item in prompt):
+        return "several prompts are given"
+    if body.get("prompt_embeds") is not None:
+        return "the prompt is given as embeddings"
+    if body.get("suffix"):
+        return "a suffix is given"
+    return several_answers(body)
+
+
+def _answer_of(reply: Mapping[str, Any]) -> Message | None:
+    return Message("assistant", "") if reply.get("choices") else None
+
+
+class _AnyAnswer:
+    """The conversation's id alone names the handle: what was answered does not matter."""
+
+    def add(self, events: Iterable[Mapping[str, Any]]) -> None:
+        pass
+
+    def message(self) -> Message | None:
+        return Message("assistant", "")
+
+
+COMPLETIONS = Api(
+    path="/v1/completions",
+    check=_check,
+    history=None,
+    shape_fields=("model", "cache_salt", "add_special_tokens"),
+    why_direct=_why_direct,
+    length_fields=("max_tokens", "min_tokens"),
+    one_token={"stream": False, "max_tokens": 1},
+    not_for_prefill=CHAT.not_for_prefill | {"best_of", "echo"},
+    answer_of=_answer_of,
+    answering=_AnyAnswer,
+)
