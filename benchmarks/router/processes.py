@@ -3,7 +3,6 @@
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -38,15 +37,6 @@ def cores() -> tuple[int, int]:
     """
     usable = sorted(os.sched_getaffinity(0))
     return usable[0], usable[min(1, len(usable) - 1)]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nothing listens on."""
-    held = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from benchmarks.router.processes import HOST, free_ports, started, wait_until_serving
+from benchmarks.router.processes import HOST, started, wait_until_serving
+from runtime.local.checks import free_ports
 
 OUT = Path("out") / "bench-router"
 VLLM_ROUTER = "0.1.17"

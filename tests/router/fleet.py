@@ -24,6 +24,7 @@ from runtime.contract.http import (
 )
 from runtime.contract.node import KvTransferSpec, Role, RouterSpec
 from runtime.engine_api import KV_PARAMS, Receipt
+from runtime.local.checks import free_ports
 from runtime.local.mock_engine import MockConfig, MockEngine, Seen
 from runtime.router import server
 from runtime.router.app import Router
@@ -70,9 +71,7 @@ async def listening(app: web.Application, port: int = 0) -> AsyncIterator[int]:
 
 def unused_port() -> int:
     """A port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 @asynccontextmanager

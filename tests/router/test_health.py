@@ -146,7 +146,7 @@ async def test_unreachable_node_harms_no_other() -> None:
     """Refused ports and addresses that are none count as failed checks."""
     async with checked() as it:
         others = router_spec(
-            prefill_urls=(f"http://{HOST}:{unused_port()}", "http://host:99999"),
+            prefill_urls=(f"http://{HOST}:{unused_port()}", "http://a..b:80"),
             decode_urls=(it.node.url,),
         )
         it.fleet.update(others.listed_nodes())
