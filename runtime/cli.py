@@ -196,6 +196,9 @@ def router(
     turn_timeout_s: Annotated[
         float, _flag("turn_timeout_s", "Longest wait for the beginning of an answer.")
     ] = _default("turn_timeout_s"),
+    client_timeout_s: Annotated[
+        float, _flag("client_timeout_s", "Longest wait for a client's body or reading.")
+    ] = _default("client_timeout_s"),
     max_body_bytes: Annotated[int, _flag("max_body_bytes", "Largest client request.")] = _default(
         "max_body_bytes"
     ),
@@ -261,7 +264,7 @@ def router(
         raise _exit_with(explain_problems(error, "turnback router")) from None
     except TurnbackError as error:
         raise _exit_with(error) from None
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise _exit_with(
             BadInput(
                 "a file or address cannot be used",
@@ -279,6 +282,13 @@ def _serve(spec: RouterSpec, api_keys_secret: str | None) -> None:
     from runtime.router.auth import Gate, authorization_of
     from runtime.router.server import serve
 
+    if spec.api_keys_file is not None and api_keys_secret is not None:
+        raise BadInput(
+            "the API keys are given twice",
+            got="--api-keys-file and --api-keys-secret",
+            allowed="one of the two",
+            fix="leave one out",
+        )
     read_keys: Callable[[], str] | None = None
     if spec.api_keys_file is not None:
         read_keys = partial(spec.api_keys_file.read_text)

@@ -1,6 +1,8 @@
 """API keys of the router's clients."""
 
-from pydantic import Field, SecretStr
+from typing import Self
+
+from pydantic import Field, SecretStr, model_validator
 
 from runtime.contract.node import Frozen
 
@@ -20,3 +22,10 @@ class ApiKeys(Frozen):
     """All keys: `{"keys": [{"key": "...", "tenant": "..."}]}`."""
 
     keys: tuple[ApiKey, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _each_key_is_one_tenants(self) -> Self:
+        values = [item.key.get_secret_value() for item in self.keys]
+        if len(set(values)) != len(values):
+            raise ValueError("a key stands twice: each key belongs to one tenant")
+        return self

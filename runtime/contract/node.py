@@ -174,6 +174,8 @@ class RouterSpec(Frozen):
     """Longest silence of a decode leg: until its first byte, and between any two."""
     turn_timeout_s: float = Field(default=3600.0, gt=0)
     """Longest turn."""
+    client_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest wait for a client: to send its body, or to read what was written to it."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     """Largest client request."""
     max_running_turns: int = Field(default=4096, ge=1)

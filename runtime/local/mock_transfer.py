@@ -56,6 +56,7 @@ class Transfers:
         engine_id: new in every process; a test changes it to play a restart.
         gate: admits requests as the verified connector does.
         counters: value per sample name of engine_api.
+        expired_count: kept sequences that no reader and no release freed in time.
         is_ended: the engine has restarted since, and this is what it had before.
     """
 
@@ -71,6 +72,7 @@ class Transfers:
     counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTER_NAMES, 0.0))
     gate: Gate = field(init=False)
     is_ended: bool = False
+    expired_count: int = 0
     _kept: dict[str, tuple[float, int]] = field(default_factory=dict)
     _next_block: int = 1
     _alarm: asyncio.TimerHandle | None = None
@@ -199,6 +201,7 @@ class Transfers:
                 break
             del self._kept[internal_id]
             self.pool.give(blocks)
+            self.expired_count += 1
 
     def _set_alarm(self) -> None:
         """Make sure that blocks whose time is over reach requests that wait for them."""

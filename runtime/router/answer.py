@@ -1,18 +1,24 @@
 """What a turn carries on its way, and what goes to its client."""
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import orjson
+
 from runtime.engine_api import Receipt
 from runtime.router.apis import Api
 from runtime.router.conversation import Keys
 from runtime.router.engines import Reply
+from runtime.router.failure import JSON_TYPE, RequestFailed, error_body
 from runtime.router.nodes import Node, rank_of
 from runtime.router.relay import Relay
-from runtime.router.sse import clean_json
+from runtime.router.sse import clean_json, is_marked
 from runtime.router.store import Taken
+
+_ADDRESS = re.compile(rb"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\b")
 
 Path = Literal["cold", "warm", "cold_retry", "direct"]
 
@@ -173,12 +179,23 @@ class Answer:
 
     @classmethod
     def of_reply(cls, reply: Reply) -> "Answer":
-        """An engine's error as it is, less what no client may see."""
+        """An engine's error as it is, less what no client may see.
+
+        One in another shape than OpenAI's or Anthropic's is put into it. What an engine
+        says of its own failures may name addresses, which are left out.
+        """
         try:
-            body = clean_json(reply.body)[0]
+            body, _, parsed = clean_json(reply.body)
+            parsed = orjson.loads(body) if parsed is None else parsed
         except ValueError:
-            body = b""  # names internal fields and cannot be cleaned
-        return cls(reply.status, reply.content_type, body, reply.headers)
+            parsed = None
+        if not isinstance(parsed, dict) or "error" not in parsed:
+            body, kind = error_body(_engine_refused(reply)), JSON_TYPE
+        else:
+            kind = reply.content_type
+        if reply.status >= 500:
+            body = _ADDRESS.sub(rb"(address)", body)
+        return cls(reply.status, kind, body, reply.headers)
 
     def close(self, outcome: str) -> None:
         """End the engine's request if it still runs; the turn is over."""
@@ -190,6 +207,18 @@ class Answer:
         if self.on_close is not None:
             on_close, self.on_close = self.on_close, None
             on_close(outcome)
+
+
+def _engine_refused(reply: Reply) -> RequestFailed:
+    """An engine's error that is no JSON object with `error`."""
+    told = "" if is_marked(reply.body) else reply.body[:200].decode(errors="replace")
+    return RequestFailed(
+        "the engine did not serve the request",
+        status=reply.status,
+        got=told or f"HTTP {reply.status}",
+        allowed="a request that the engine can serve",
+        fix="read what was got; if the request is right, send it again",
+    )
 
 
 def owner_of(taken: Taken, turn: Turn) -> None:

@@ -9,38 +9,42 @@ from typing import Any
 from urllib.parse import unquote
 
 import orjson
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 
 from runtime.contract.http import (
     DEBUG_HEADER,
-    DECODE_RECEIPT_HEADER,
     END_PATH,
+    PATH_HEADER,
     REQUEST_ID_HEADER,
     REUSE_PATH,
+    TIMING_HEADER,
 )
 from runtime.contract.node import RouterSpec
-from runtime.router.answer import Answer, Turn
 from runtime.router.apis import APIS, Api
 from runtime.router.auth import Gate
-from runtime.router.connection import Broken
 from runtime.router.discovery import Listing, follow, read_nodes_file
-from runtime.router.failure import JSON_TYPE, RequestFailed, bad_request, error_body, no_node
+from runtime.router.edge import Edge
+from runtime.router.failure import JSON_TYPE, RequestFailed, bad_request, error_body
 from runtime.router.gauges import gauges
 from runtime.router.health import HealthChecks
 from runtime.router.legs import parse_request
 from runtime.router.logs import REQUEST_ID, fresh_id
 from runtime.router.metrics import CONTENT_TYPE
+from runtime.router.passing import Passing
 from runtime.router.request import turn_headers, turn_of
 from runtime.router.store import HandleStore, MemoryStore
 from runtime.router.turn import Turns
 from runtime.router.valkey_store import ValkeyStore
-from runtime.router.wire import EngineClient, NotConnected
+from runtime.router.wire import EngineClient
 
 _END_PATH = re.compile(re.escape(END_PATH).replace(r"\{id\}", "([^/]+)"))
+_RESPONSE_PATH = re.compile(r"/v1/responses/(resp_[\w-]{1,64})(/cancel)?")
+_RESPONSE_CALLS = (("GET", False), ("POST", True))
 _SAFE_ID = re.compile(r"[!-~]{1,128}")
 _FILE_EVERY_S = 1.0
 _DISCOVER_EVERY_S = 10.0
 _KEYS_EVERY_S = 5.0
+_PINS_EVERY_S = 2.0
 _FEW, _PAUSE_S, _LONGEST_PAUSE_S = 8, 0.00025, 0.010
 """From so many running turns on, so long for each of them, lies between two reads of a
 stream: below the time between two tokens, and each read and write carries more of them."""
@@ -48,22 +52,6 @@ stream: below the time between two tokens, and each read and write carries more 
 logger = logging.getLogger("turnback.router")
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-def _write_chunk(request: web.BaseRequest, data: bytes) -> bool:
-    """Write a chunk of a reply past its response; not while the client reads too slowly."""
-    transport = request.transport
-    if transport is None or transport.is_closing() or transport.get_write_buffer_size():
-        return False
-    if data:
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-    return True
-
-
-class _Stream(web.StreamResponse):
-    """A stream whose head goes out with its first bytes: one write in place of two."""
-
-    _send_headers_immediately = False
 
 
 class Router:
@@ -89,6 +77,7 @@ class Router:
         self._engine_authorization = engine_authorization
         self._behind: list[asyncio.Task[None]] = []
         self.is_draining = False
+        self._edge = Edge(spec, self._pause_s)
         self._routes: dict[tuple[str, str], Handler] = {
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._ready,
@@ -110,15 +99,16 @@ class Router:
         await store.check()
         self.turns = Turns(spec, self.client, store, self._engine_authorization)
         self.turns.metrics.read_on_request(partial(gauges, self.turns))
+        self.passing = Passing(self.client, self.turns, self._engine_authorization)
         fleet = self.turns.fleet
         self.health = HealthChecks(fleet, self.client, spec.health_interval_s)
-        works = [self.health.run(), self.turns.switch.follow(), self._follow_keys()]
+        works = [self.health.run, self.turns.switch.follow, self._follow_keys, self._follow_pins]
         if spec.nodes_file is not None or self._listing is not None:
             every_s = _FILE_EVERY_S if self._listing is None else _DISCOVER_EVERY_S
             fleet.update(await asyncio.to_thread(self._listed))
-            works.append(follow(self._listed, fleet, every_s))
+            works.append(partial(follow, self._listed, fleet, every_s))
         await self.health.once()
-        self._behind = [asyncio.create_task(work) for work in works]
+        self._behind = [asyncio.create_task(_for_ever(work)) for work in works]
 
     def _listed(self) -> list[Any]:
         """All nodes: given, of the file, and discovered."""
@@ -138,9 +128,19 @@ class Router:
             except Exception as error:  # noqa: BLE001 - of any source of keys; the last ones stay
                 logger.warning("the API keys cannot be read, the last ones stay: %s", error)
 
+    async def _follow_pins(self) -> None:
+        """For /metrics: what the handles of all routers pin on each D."""
+        while True:
+            await asyncio.sleep(_PINS_EVERY_S)
+            for node in self.turns.fleet.nodes:
+                if node.role == "decode":
+                    ids = list(node.engine_ids.values())
+                    node.pinned_tokens = await self.turns.store.pinned_tokens(ids)
+
     async def stop(self) -> None:
         """Let running turns end, then give back what nobody can use."""
         self.is_draining = True
+        await self.turns.canary.close()
         try:
             async with asyncio.timeout(self.spec.drain_s):
                 await self.turns.admission.idle.wait()
@@ -163,7 +163,10 @@ class Router:
         request_id = given if _SAFE_ID.fullmatch(given) else fresh_id()
         REQUEST_ID.set(request_id)
         try:
-            return await self._dispatch(request, request_id)
+            response = await self._dispatch(request, request_id)
+            if not response.prepared:
+                response.headers.setdefault(REQUEST_ID_HEADER, request_id)
+            return response
         except RequestFailed as failure:
             refused = failure
         except web.HTTPRequestEntityTooLarge:
@@ -190,6 +193,8 @@ class Router:
             headers["Retry-After"] = str(refused.retry_after_s)
         if refused.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
+        if request.path in APIS:
+            headers |= {PATH_HEADER: "refused", TIMING_HEADER: "total;dur=0"}
         response = web.Response(status=refused.status, body=error_body(refused), headers=headers)
         if request.content.exception() is not None or not request.content.is_eof():
             response.force_close()  # what is left of the body is not read
@@ -212,6 +217,13 @@ class Router:
         handler = self._routes.get((request.method, request.path))
         if handler is not None:
             return await handler(request)
+        stored = _RESPONSE_PATH.fullmatch(request.path)
+        if stored is not None and (request.method, bool(stored[2])) in _RESPONSE_CALLS:
+            return await self.passing.response(
+                *(request.method, request.path, stored[1]),
+                self._gate.caller(request.headers).tenant,
+                request.headers.get("Authorization"),
+            )
         ended = _END_PATH.fullmatch(request.rel_url.raw_path)
         if ended is not None and request.method == "POST":
             return await self._end(request, unquote(ended[1]))
@@ -230,9 +242,9 @@ class Router:
         self, request: web.BaseRequest, api: Api, request_id: str
     ) -> web.StreamResponse:
         caller = self._gate.caller(request.headers)
+        raw = await self._edge.read(request)
         if self.is_draining:
             raise _draining()
-        raw = await request.read()
         turn = turn_of(api, parse_request(api, raw), len(raw), request, caller)
         is_debug = request.headers.get(DEBUG_HEADER) == "1"
         headers = {REQUEST_ID_HEADER: request_id}
@@ -253,7 +265,8 @@ class Router:
             if answer.stream is None:
                 outcome = "done" if answer.status < 400 else "failed"
                 return web.Response(status=answer.status, body=answer.body, headers=headers)
-            response_ = await self._stream(request, answer, headers, turn if is_debug else None)
+            debugged = turn if is_debug else None
+            response_ = await self._edge.send(request, answer.stream, headers, debugged)
             outcome = "failed" if answer.stream.is_broken else "done"
             return response_
         except (asyncio.CancelledError, ConnectionResetError):
@@ -264,33 +277,6 @@ class Router:
                 self.turns.left_stream(answer)
             else:
                 answer.close(outcome)
-
-    async def _stream(
-        self,
-        request: web.BaseRequest,
-        answer: Answer,
-        headers: dict[str, str],
-        debugged: Turn | None,
-    ) -> web.StreamResponse:
-        assert answer.stream is not None  # noqa: S101 - for the type checker; the caller has looked
-        response = _Stream(status=answer.status, headers=headers)
-        if request.version >= HttpVersion11:
-            response.enable_chunked_encoding()
-        await response.prepare(request)
-        last, is_first = b"", True
-        async for data in answer.stream.pieces(self._pause_s):
-            if answer.stream.is_at_end:
-                last += data
-                continue
-            await response.write(data)
-            if is_first and response.chunked:  # the head has gone out
-                answer.stream.push_to(partial(_write_chunk, request), self._pause_s)
-            is_first = False
-        if debugged is not None and debugged.decode_receipt is not None:
-            told = orjson.dumps(debugged.decode_receipt.to_dict())
-            last += b": %s %s\n\n" % (DECODE_RECEIPT_HEADER.encode(), told)
-        await response.write_eof(last)
-        return response
 
     def _pause_s(self) -> float:
         """Wait between two reads of a stream."""
@@ -306,20 +292,7 @@ class Router:
 
     async def _models(self, request: web.BaseRequest) -> web.Response:
         self._gate.caller(request.headers)
-        key = self._engine_authorization or request.headers.get("Authorization")
-        headers = {} if key is None else {"Authorization": key}
-        for node in self.turns.fleet.usable("decode"):
-            try:
-                reply = await self.client.send(
-                    "GET", node.url, "/v1/models", headers=headers, timeout_s=5.0
-                )
-                body = await reply.read()
-            except (NotConnected, Broken):
-                continue
-            return web.Response(
-                status=reply.status, body=body, headers={"Content-Type": reply.content_type}
-            )
-        raise no_node("decode", self.turns.fleet.told())
+        return await self.passing.models(request.headers.get("Authorization"))
 
     async def _metrics(self, _request: web.BaseRequest) -> web.Response:
         body = self.turns.metrics.page()
@@ -366,6 +339,16 @@ class Router:
         off_reason = None if reuse == "on" else reason[:200] or "switched off"
         is_told = await self.turns.switch.switch(off_reason)
         return web.json_response({**self._reuse_state(), "all_routers": is_told})
+
+
+async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
+    """Begin again what ended for a reason that nobody foresaw; the log tells it."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            logger.exception("a task of the router failed and begins again")
+        await asyncio.sleep(1.0)
 
 
 def _draining() -> RequestFailed:

@@ -19,7 +19,7 @@ class Broken(Exception):
 
     Args:
         problem: what was seen.
-        is_silent: not one byte of a reply had come.
+        is_silent: not one byte of a reply had come, and the time was not up.
     """
 
     def __init__(self, problem: str, *, is_silent: bool) -> None:
@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         self.is_complete = False
         self.is_kept_alive = False
         self.is_begun = False
+        self.is_late = False
         self.problem: str | None = None
         self.deadline_s: float | None = None
         self.sink: Sink | None = None
@@ -122,8 +123,9 @@ class Connection(asyncio.Protocol):
         self._clear()
         self.deadline_s = deadline_s
 
-    def fail(self, problem: str) -> None:
+    def fail(self, problem: str, *, is_late: bool = False) -> None:
         """End the connection; whoever waits is told."""
+        self.is_late = is_late
         if not self.is_complete and self.problem is None:
             self.problem = problem
         if self.transport is not None:
@@ -164,7 +166,7 @@ class Connection(asyncio.Protocol):
         """Wait for status and headers."""
         while not self.status:
             if self.problem is not None:
-                raise Broken(self.problem, is_silent=not self.is_begun)
+                raise Broken(self.problem, is_silent=not self.is_begun and not self.is_late)
             await self._wait()
 
     async def chunk(self) -> bytes:

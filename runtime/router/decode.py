@@ -67,25 +67,33 @@ class Decode:
             avoid: a D that has failed this turn.
         """
         dispatch_by_s = time.monotonic() + self._spec.kv.kv_lease_duration_s - LEASE_GUARD_S
+        until_s = time.monotonic() + self._spec.queue_timeout_s
         generation = unread.node.generation if unread else None
-        owner = owner or self._handles.owner_of_response(turn)
-        nodes = self._fleet.decodes(generation, owner, turn.hint)
-        nodes.sort(key=lambda node: node is avoid)
-        for node in nodes:
-            if unread is not None and time.monotonic() > dispatch_by_s:
-                raise LegFailed(node, "the prefill node's lease ran out before it was reached")
-            node.running += 1
-            try:
-                answer = await self._once(node, turn, body, unread)
-            except BaseException as error:
-                node.running -= 1
-                if isinstance(error, NotConnected):
+        owner = owner or self._handles.owner_of_response(
+            turn.tenant, turn.body.get("previous_response_id")
+        )
+        while True:
+            nodes = self._fleet.decodes(generation, owner, turn.hint)
+            nodes.sort(key=lambda node: node is avoid)
+            for node in nodes:
+                if unread is not None and time.monotonic() > dispatch_by_s:
+                    raise LegFailed(node, "the prefill node's lease ran out before it was reached")
+                try:
+                    return await self._at(node, turn, body, unread)
+                except NotConnected:
                     turn.note(f"{node.name} cannot be reached")
-                    continue
-                raise
-            answer.node = node
-            return answer
-        raise no_node("decode", self._fleet.told())
+            if not await self._fleet.breathe(min(until_s, dispatch_by_s)):
+                raise no_node("decode", self._fleet.told())
+
+    async def _at(self, node: Node, turn: Turn, body: bytes, unread: Unread | None) -> Answer:
+        node.running += 1
+        try:
+            answer = await self._once(node, turn, body, unread)
+        except BaseException:
+            node.running -= 1
+            raise
+        answer.node = node
+        return answer
 
     async def _once(self, node: Node, turn: Turn, body: bytes, unread: Unread | None) -> Answer:
         reply = await self._legs.send(
@@ -110,13 +118,21 @@ class Decode:
         async def keep(params: Any, answer: Message | None) -> None:
             await self._keep(node, turn, params, answer)
 
+        def on_end(error: Broken | None) -> None:
+            if error is None:
+                node.breaker.succeeded()
+            else:
+                self._legs.broken(node, error)
+
         answering = turn.api.answering() if turn.is_kept else None
-        stream = Relay(node.name, reply, keep, answering, self._spec.silence_timeout_s)
+        silence_s = self._spec.silence_timeout_s
+        stream = Relay(node.name, reply, keep, answering, silence_s, on_end, turn.api.error_event)
         try:
             await stream.begin()
         except Broken as error:
             raise self._legs.broken(node, error) from error
-        node.breaker.succeeded()
+        if node.breaker.is_open:
+            node.breaker.succeeded()  # the trial: others need not wait for the stream's end
         turn.stage("first_byte")
         self._handles.note_response(turn, node, stream.first)
         return Answer(200, reply.content_type, stream=stream)
@@ -127,8 +143,7 @@ class Decode:
         whole = await self._legs.read(node, reply)
         turn.stage("first_byte")
         if whole.status >= 500:
-            self._legs.failed(node, "status")
-            raise LegFailed(node, f"HTTP {whole.status}", whole)
+            raise LegFailed(node, f"HTTP {whole.status}", whole)  # whose fault, Turns will see
         if whole.status >= 400:
             node.breaker.succeeded()
             if unread is not None:
@@ -136,7 +151,7 @@ class Decode:
             return Answer.of_reply(whole)
         try:
             body, params, parsed = clean_json(whole.body)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             self._legs.failed(node, "reply")
             raise LegFailed(node, f"unreadable reply: {error}") from error
         if parsed is None and not _is_json_object(body):
@@ -155,7 +170,7 @@ class Decode:
             if turn.decode_receipt is not None:
                 self._metrics.observe("decode", turn.decode_receipt)
         if answer is not None and turn.path == "warm" and turn.api.greedy(turn.body):
-            self._canary.consider(turn.api, turn.body, answer)
+            self._canary.consider(turn.api, turn.body, answer, turn.authorization)
         if not isinstance(params, dict) or params:  # empty: D was asked not to pin
             await self._handles.keep(turn, node, params, answer)
 

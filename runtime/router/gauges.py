@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from runtime.router.metrics import Sample
-from runtime.router.store import MemoryStore
 from runtime.router.turn import Turns
 
 
@@ -13,9 +12,8 @@ def gauges(turns: Turns) -> Iterable[Sample]:
     yield "turnback_turns_running", "Turns that run now", {}, admission.running
     yield "turnback_turns_waiting", "Turns that wait for a place", {}, admission.waiting
     yield "turnback_store_up", "1 while the store answers", {}, float(store.is_up)
-    if isinstance(store, MemoryStore):
-        kept = store.handles
-        yield "turnback_handles", "Handles kept for next turns", {}, len(kept)
+    failures = store.failures
+    yield "turnback_store_failures", "Operations the store did not answer in time", {}, failures
     for node in turns.fleet.nodes:
         labels = {"role": node.role, "node": node.name}
         yield "turnback_node_up", "1 while a node may be sent turns", labels, node.state == "ok"
@@ -24,6 +22,6 @@ def gauges(turns: Turns) -> Iterable[Sample]:
         yield "turnback_node_running", "Turns on a node", labels, node.running
         tokens = node.outstanding_tokens
         yield "turnback_node_prompt_tokens", "Prompt tokens sent to a P", labels, tokens
-        if isinstance(store, MemoryStore) and node.role == "decode":
-            pinned = store.pinned_tokens(node.engine_ids.values())
-            yield "turnback_pinned_tokens", "Tokens pinned on a D", labels, pinned
+        if node.role == "decode":
+            pinned = node.pinned_tokens
+            yield "turnback_pinned_tokens", "Tokens that handles pin on a D", labels, pinned

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import math
 import re
+import time
 from collections import OrderedDict
 from typing import Any
 
@@ -10,6 +12,7 @@ from runtime.contract.node import RouterSpec
 from runtime.router import legs
 from runtime.router.answer import Claim, Turn, owner_of
 from runtime.router.conversation import Keys, Message, id_key, keys_of
+from runtime.router.failure import RequestFailed
 from runtime.router.metrics import RouterMetrics
 from runtime.router.nodes import Fleet, Node
 from runtime.router.release import Releases
@@ -17,6 +20,7 @@ from runtime.router.store import HandleStore, StoredHandle, Taken
 
 _RESPONSE_ID = re.compile(rb'"id":\s?"(resp_[\w-]{1,64})"')
 _MOST_RESPONSES = 100_000
+_MOST_ENDED = 10_000
 
 logger = logging.getLogger("turnback.router")
 
@@ -42,7 +46,8 @@ class Handles:
     ) -> None:
         self._spec, self._store, self._fleet = spec, store, fleet
         self._releases, self._metrics = releases, metrics
-        self._responses: OrderedDict[str, str] = OrderedDict()
+        self._responses: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._ended: OrderedDict[bytes, float] = OrderedDict()
 
     def _keys(self, turn: Turn) -> Keys | None:
         history = turn.api.history
@@ -67,7 +72,7 @@ class Handles:
             return None
         taken = await self._store.take(keys, _now_s()) if self._store.is_up else None
         turn.stage("take")
-        if not self._store.is_up:
+        if taken is None and not self._store.is_up:
             self._metrics.took("store_down")
             turn.note("no handle: the store does not answer")
             return None  # and none is left: it could not be kept
@@ -79,14 +84,15 @@ class Handles:
         stored = taken.stored
         owner = self._fleet.find("decode", stored.decode_url)
         owner_of(taken, turn)
-        if (
-            owner is None
-            or not owner.is_healthy
-            or self._fleet.pair(generation=stored.generation) is None
-        ):
+        problem = legs.handle_problem(stored.handle, self._spec.kv.block_size_tokens)
+        if problem or owner is None or not owner.is_healthy:
             self._metrics.took("owner_gone")
-            turn.note("handle dropped: its decode node, or its generation's peers, are gone")
-            if owner is not None and owner.is_healthy:
+            turn.note(f"handle dropped: {problem or 'its decode node is gone'}")
+            return None
+        if self._fleet.pair(generation=stored.generation) is None:
+            self._metrics.took("no_peer")
+            turn.note("handle left: no prefill node of its generation can be used now")
+            if not await self._store.put_back(taken, _now_s()):
                 self._releases.handles([stored], turn.authorization)
             return None
         self._metrics.took("edited" if taken.is_edited else "exact")
@@ -117,7 +123,7 @@ class Handles:
         if (ended := node.note_engine(params["remote_engine_id"])) is not None:
             dropped = await self._store.drop_engine(ended)
             logger.warning("%s restarted: %d handles dropped", node.name, dropped)
-        if not turn.is_kept or turn.keys is None or answer is None:
+        if not turn.is_kept or turn.keys is None or answer is None or self._is_over(turn):
             self._releases.start(node.url, params, turn.authorization)
             return
         now_s = _now_s()
@@ -142,24 +148,51 @@ class Handles:
         self._releases.handles(given_back, turn.authorization)
 
     async def end(self, tenant: str, conversation: str, authorization: str | None) -> int:
-        """Give back all handles of a conversation id; returns how many."""
-        ended = await self._store.end(id_key(tenant, conversation))
+        """Give back all handles of a conversation id; returns how many.
+
+        A turn of it that still runs leaves none either.
+        """
+        key = id_key(tenant, conversation)
+        self._ended[key] = time.perf_counter()
+        if len(self._ended) > _MOST_ENDED:
+            self._ended.popitem(last=False)
+        ended = await self._store.end(key)
         self._releases.handles(ended, authorization)
         return len(ended)
+
+    def _is_over(self, turn: Turn) -> bool:
+        """Whether the turn's conversation was ended after the turn had begun."""
+        key = turn.keys.id_key if turn.keys else None
+        return key is not None and self._ended.get(key, -math.inf) > turn.began_s
 
     def note_response(self, turn: Turn, node: Node, beginning: bytes) -> None:
         """Remember which D may store a response, for requests that build on its id."""
         if turn.api.path != "/v1/responses":
             return
         if match := _RESPONSE_ID.search(beginning):
-            self._responses[match[1].decode()] = node.url
+            self._responses[match[1].decode()] = (turn.tenant, node.url)
             if len(self._responses) > _MOST_RESPONSES:
                 self._responses.popitem(last=False)
 
-    def owner_of_response(self, turn: Turn) -> str | None:
-        """URL of the D that may store what a request builds on."""
-        previous = turn.body.get("previous_response_id")
-        return self._responses.get(previous) if isinstance(previous, str) else None
+    def owner_of_response(self, tenant: str, response_id: Any) -> str | None:
+        """URL of the D that may store a response; None when this router has not seen it.
+
+        Raises:
+            RequestFailed: 404; it is another tenant's.
+        """
+        found = self._responses.get(response_id) if isinstance(response_id, str) else None
+        if found is None:
+            return None
+        if found[0] != tenant:
+            raise RequestFailed(
+                "there is no such response",
+                status=404,
+                got="an id that is not one of yours",
+                allowed="the id of a response that you were given",
+                fix="send the whole history",
+                param="previous_response_id",
+            )
+        return found[1]
 
 
 def _now_s() -> float:

@@ -61,24 +61,29 @@ class HealthChecks:
             logger.warning("%s is %s", node.name, "healthy again" if node.is_healthy else "down")
             if not node.is_healthy:
                 node.version, node.capacity_tokens = "", None  # whoever comes back is asked again
-        if node.is_healthy and status == 200 and not node.version:
+        if node.is_healthy and status == 200:
             await self._learn(node)
 
     async def _learn(self, node: Node) -> None:
-        status, body = await self._get(node, "/version")
-        if status:  # else it is asked again: P and D of unknown versions must not meet
-            try:
-                node.version = str(orjson.loads(body)["version"]) or "unknown"
-            except (orjson.JSONDecodeError, KeyError, TypeError):
-                node.version = "unknown"
-        status, body = await self._get(node, "/metrics")
-        if status == 200:
-            node.capacity_tokens = capacity_tokens(body.decode(errors="replace"))
+        """Ask what is not known yet."""
+        if not node.version:
+            status, body = await self._get(node, "/version")
+            if status:  # else it is asked again: P and D of unknown versions must not meet
+                try:
+                    node.version = str(orjson.loads(body)["version"]) or "unknown"
+                except (orjson.JSONDecodeError, KeyError, TypeError):
+                    node.version = "unknown"
+        if node.capacity_tokens is None:
+            status, body = await self._get(node, "/metrics")
+            if status == 200:
+                node.capacity_tokens = capacity_tokens(body.decode(errors="replace"))
 
     async def _get(self, node: Node, path: str) -> tuple[int, bytes]:
         """Status and body; 0 when there is no answer."""
         try:
-            reply = await self._client.send("GET", node.url, path, timeout_s=self._interval_s)
-            return reply.status, await reply.read()
-        except (NotConnected, Broken):
+            # The connection included: one node that swallows packets delays no other's check.
+            async with asyncio.timeout(self._interval_s):
+                reply = await self._client.send("GET", node.url, path, timeout_s=self._interval_s)
+                return reply.status, await reply.read()
+        except (NotConnected, Broken, TimeoutError):
             return 0, b""

@@ -17,6 +17,7 @@ logger = logging.getLogger("turnback.router")
 
 _RANK = re.compile(r"_dp(\d{1,6})$")
 _FAILED_CHECKS = 2
+_BREATH_S = 0.1
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +32,7 @@ class Node:
         running: turns on it.
         outstanding_tokens: prompt tokens it was sent and has not answered.
         capacity_tokens: KV cache of one engine of it; None until it has been asked.
+        pinned_tokens: by the handles of all routers, as of some seconds ago.
         engine_ids: of its data-parallel ranks, as its handles have told.
     """
 
@@ -46,6 +48,7 @@ class Node:
     last_used: int = 0
     version: str = ""
     capacity_tokens: int | None = None
+    pinned_tokens: int = 0
     engine_ids: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -220,18 +223,25 @@ class Fleet:
                     return None
             elif (pair := self.pair(hint=hint)) is not None:
                 return pair
-            left_s = deadline_s - time.monotonic()
-            role = "prefill" if self.usable("decode") and not is_direct else "decode"
-            if left_s <= 0 or self._waiting >= self._spec.max_waiting_turns:
+            if not await self.breathe(deadline_s):
+                role = "prefill" if self.usable("decode") and not is_direct else "decode"
                 raise no_node(role, self.told())
-            self._waiting += 1
-            try:
-                async with asyncio.timeout(min(left_s, 0.5)):
-                    await self.changed.wait()
-            except TimeoutError:
-                pass  # a breaker may let a trial through by now
-            finally:
-                self._waiting -= 1
+
+    async def breathe(self, until_s: float) -> bool:
+        """Wait a moment for a node to come back; False at `until_s` (monotonic), or at once
+        when too many wait already."""
+        left_s = until_s - time.monotonic()
+        if left_s <= 0 or self._waiting >= self._spec.max_waiting_turns:
+            return False
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(min(left_s, _BREATH_S)):
+                await self.changed.wait()
+        except TimeoutError:
+            pass  # a breaker may let a trial through by now
+        finally:
+            self._waiting -= 1
+        return True
 
     def told(self) -> str:
         """Names and states of all nodes, for a message."""

@@ -1,6 +1,7 @@
 """A turn's prefill leg: at which P, with which handle, and what is tried again."""
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from runtime.router.answer import Claim, Turn
 from runtime.router.engines import LegFailed, Legs, PassThrough
 from runtime.router.failure import no_node
 from runtime.router.nodes import Fleet, Node
+from runtime.router.store import StoredHandle
 from runtime.router.wire import NotConnected
 
 _BYTES_PER_TOKEN = 4
@@ -42,10 +44,8 @@ class Prefill:
         """
         failed = None
         if claim.taken is not None:
-            stored = claim.taken.stored
-            nodes = self._fleet.prefills(stored.generation, stored.prefill_url)
             try:
-                found = await self._at_one(turn, nodes, claim)
+                found = await self._warm(turn, claim, claim.taken.stored)
             except PassThrough:
                 claim.refuse()
                 raise
@@ -61,29 +61,46 @@ class Prefill:
         except LegFailed as failure:
             raise failure.for_client() from failure
 
+    async def _warm(
+        self, turn: Turn, claim: Claim, stored: StoredHandle
+    ) -> tuple[Node, Mapping[str, Any]]:
+        """At a P of the handle's generation; one that refuses the connection is waited for."""
+        until_s = time.monotonic() + self._spec.queue_timeout_s
+        while True:
+            nodes = self._fleet.prefills(stored.generation, stored.prefill_url)
+            if (found := await self._at_one(turn, nodes, claim)) is not None:
+                return found
+            if not await self._fleet.breathe(until_s):
+                raise no_node("prefill", self._fleet.told())
+
     async def _cold(self, turn: Turn, failed: Node | None) -> tuple[Node, Mapping[str, Any]]:
         """At the P with the shortest queue; once more where a connection broke in silence.
 
         Nothing is lost or done twice by that: a cold prefill uses up no handle.
         """
-        pair = await self._fleet.wait_for_pair(is_direct=False, hint=turn.hint)
-        generation = pair.prefill.generation if pair else ""
-        nodes = self._fleet.prefills(generation, turn.last_prefill)
-        nodes.sort(key=lambda node: node is failed)
-        try:
-            return await self._at_one(turn, nodes, Claim(None))
-        except LegFailed as failure:
-            if not failure.is_silent:
-                raise
-            logger.warning("prefill leg broke in silence, once more: %s", failure)
-            last = failure.node
-        nodes.sort(key=lambda node: node is last)
-        return await self._at_one(turn, nodes, Claim(None))
+        until_s = time.monotonic() + self._spec.queue_timeout_s
+        is_repeated = False
+        while True:
+            pair = await self._fleet.wait_for_pair(is_direct=False, hint=turn.hint)
+            generation = pair.prefill.generation if pair else ""
+            nodes = self._fleet.prefills(generation, turn.last_prefill)
+            nodes.sort(key=lambda node: node is failed)
+            try:
+                if (found := await self._at_one(turn, nodes, Claim(None))) is not None:
+                    return found
+            except LegFailed as failure:
+                if is_repeated or not failure.is_silent:
+                    raise
+                logger.warning("prefill leg broke in silence, once more: %s", failure)
+                is_repeated, failed = True, failure.node
+                continue
+            if not await self._fleet.breathe(until_s):
+                raise no_node("prefill", self._fleet.told())
 
     async def _at_one(
         self, turn: Turn, nodes: list[Node], claim: Claim
-    ) -> tuple[Node, Mapping[str, Any]]:
-        """At the first P that can be reached."""
+    ) -> tuple[Node, Mapping[str, Any]] | None:
+        """At the first P that can be reached; None when none can."""
         handle = claim.taken.stored.handle if claim.taken else None
         body = legs.prefill_body(turn.api, turn.body, handle)
         new_tokens = max(1, turn.size_bytes // _BYTES_PER_TOKEN - claim.tokens)
@@ -95,7 +112,7 @@ class Prefill:
                 turn.note(f"{node.name} cannot be reached")
             finally:
                 node.outstanding_tokens -= new_tokens
-        raise no_node("prefill", self._fleet.told())
+        return None
 
     async def _once(self, node: Node, turn: Turn, body: bytes, claim: Claim) -> Mapping[str, Any]:
         reply = await self._legs.send(

@@ -36,6 +36,8 @@ class Relay:
             client's next turn may follow at once.
         answering: puts the answer together; None when nobody asks.
         silence_s: the stream breaks when nothing comes for so long.
+        on_end: told how the stream has ended: well, or broken.
+        error_event: what stands before the data of an error event.
     """
 
     def __init__(
@@ -45,9 +47,12 @@ class Relay:
         keep: Keep,
         answering: Answering | None,
         silence_s: float,
+        on_end: Callable[[Broken | None], None] = lambda _error: None,
+        error_event: bytes = b"",
     ) -> None:
         self._name, self._reply, self._keep = name, reply, keep
         self._answering, self._silence_s = answering, silence_s
+        self._on_end, self._error_event = on_end, error_event
         self._splitter = FrameSplitter()
         self._unread: list[bytes] = []
         self._unread_bytes = 0
@@ -84,8 +89,10 @@ class Relay:
             self.is_broken = True
             logger.warning("%s broke off its answer: %s", self._name, error)
             failure = engine_failed("decode", self._name, f"broke off its answer: {error}")
-            yield b"data: " + error_body(failure) + b"\n\n"
+            self._on_end(error)
+            yield self._error_event + b"data: " + error_body(failure) + b"\n\n"
             return
+        self._on_end(None)
         if (rest := self._splitter.rest()) and (piece := await self._cleaned(rest)):
             yield piece
 
@@ -110,6 +117,8 @@ class Relay:
         """
 
         def push(data: bytes) -> bool:
+            if self._splitter.tail_bytes > _FOLD_BYTES:
+                return False  # looking at a long event again and again is left to its end
             joined = without_nulls(self._splitter.tail + data)
             if next_marked(joined, 0) is not None or not write(b""):
                 return False

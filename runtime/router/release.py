@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -31,11 +31,17 @@ class Releases:
         client: sends them.
         metrics: counts the outcomes.
         authorization: for the engines; None sends none.
+        knows: whether a URL is a decode node's: blocks go back to no other address.
     """
 
     def __init__(
-        self, client: EngineClient, metrics: RouterMetrics, authorization: str | None
+        self,
+        client: EngineClient,
+        metrics: RouterMetrics,
+        authorization: str | None,
+        knows: Callable[[str], bool],
     ) -> None:
+        self._knows = knows
         self._client, self._metrics, self._authorization = client, metrics, authorization
         self._running: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -47,9 +53,10 @@ class Releases:
         task.add_done_callback(self._running.discard)
 
     def handles(self, stored: Iterable[StoredHandle], authorization: str | None = None) -> None:
-        """Give handles back to their decode nodes."""
+        """Give handles back to their decode nodes, as far as these are still there."""
         for one in stored:
-            self.start(one.decode_url, one.handle, authorization)
+            if self._knows(one.decode_url):
+                self.start(one.decode_url, one.handle, authorization)
 
     async def finish(self) -> None:
         """Wait some seconds for what is under way."""

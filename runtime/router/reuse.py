@@ -80,7 +80,7 @@ class ReuseSwitch:
         self._metrics.reuse_on.set(off_reason is None)
 
 
-RunCold = Callable[[Api, Body], Awaitable[Message | None]]
+RunCold = Callable[[Api, Body, str | None], Awaitable[Message | None]]
 """Serves a request cold, beside the turns; None when it could not be served."""
 
 
@@ -111,28 +111,32 @@ class Canary:
         self._recent: deque[bool] = deque(maxlen=_WINDOW)
         self._running: asyncio.Task[None] | None = None
 
-    def consider(self, api: Api, body: Body, answer: Message) -> None:
+    def consider(self, api: Api, body: Body, answer: Message, authorization: str | None) -> None:
         """A greedy warm turn has been answered; perhaps it is compared. One at a time."""
         is_busy = self._running is not None and not self._running.done()
         if not is_busy and random.random() < self._share:  # noqa: S311 - no secret
-            self._running = asyncio.create_task(self._compare(api, body, answer))
+            self._running = asyncio.create_task(self._compare(api, body, answer, authorization))
 
-    async def _compare(self, api: Api, body: Body, answer: Message) -> None:
+    async def _compare(
+        self, api: Api, body: Body, answer: Message, authorization: str | None
+    ) -> None:
         try:
-            await self._compare_cold(api, body, answer)
+            await self._compare_cold(api, body, answer, authorization)
         except Exception as error:  # noqa: BLE001 - no turn waits for this task
             self._metrics.canary("failed")
             logger.warning("canary: a cold run failed: %s", type(error).__name__)
 
-    async def _compare_cold(self, api: Api, body: Body, answer: Message) -> None:
-        again = await self._cold(api, body)
+    async def _compare_cold(
+        self, api: Api, body: Body, answer: Message, authorization: str | None
+    ) -> None:
+        again = await self._cold(api, body, authorization)
         if again is None:
             self._metrics.canary("failed")
             return
         if again == answer:
             self._note("equal")
             return
-        control = await self._cold(api, body)
+        control = await self._cold(api, body, authorization)
         if control is None:
             self._metrics.canary("failed")
         elif control != again:
@@ -155,10 +159,11 @@ class Canary:
         self._metrics.canary(outcome)
         self._recent.append(outcome == "different")
 
-    async def _cold(self, api: Api, body: Body) -> Message | None:
+    async def _cold(self, api: Api, body: Body, authorization: str | None) -> Message | None:
         """With a salt of its own, so that no prefix cache helps."""
         cold = {name: value for name, value in body.items() if name != "stream_options"}
-        return await self._run_cold(api, cold | {"stream": False, "cache_salt": uuid.uuid4().hex})
+        cold |= {"stream": False, "cache_salt": uuid.uuid4().hex}
+        return await self._run_cold(api, cold, authorization)
 
     async def close(self) -> None:
         """End what runs."""

@@ -20,7 +20,7 @@ from runtime.router.logs import log_to_stderr
 _MOST_HEADER_BYTES = 64 * 1024
 _BACKLOG = 4096
 _LAST_S = 1.0
-"""After the drain: for writing out what stands in buffers."""
+"""For writing out what stands in buffers, and for reading what is not wanted."""
 
 
 class _Protocol(web.RequestHandler):
@@ -55,6 +55,7 @@ class _Server(web.Server):
             "access_log": None,
             "max_line_size": _MOST_HEADER_BYTES,
             "max_field_size": _MOST_HEADER_BYTES,
+            "lingering_time": _LAST_S,
             "loop": loop,
         }
 

@@ -43,6 +43,11 @@ class FrameSplitter:
         return bytes(self._tail)
 
     @property
+    def tail_bytes(self) -> int:
+        """Its size."""
+        return len(self._tail)
+
+    @property
     def has_rest(self) -> bool:
         """Whether an incomplete frame is held back."""
         return bool(self._tail)
@@ -122,7 +127,10 @@ def clean_json(data: bytes) -> tuple[bytes, Any, Any]:
     if not isinstance(reply, dict):
         raise ValueError("the body is not one JSON object")
     params = strip_private(reply)
-    return orjson.dumps(reply), params, reply
+    try:
+        return orjson.dumps(reply), params, reply
+    except TypeError as error:  # orjson reads deeper nesting than it writes
+        raise ValueError(f"the body cannot be passed on: {error}") from error
 
 
 def clean_frame(frame: bytes) -> tuple[bytes, Any]:
@@ -143,7 +151,10 @@ def clean_frame(frame: bytes) -> tuple[bytes, Any]:
         return b"", None
     params = strip_private(reply)
     kept = [line for line in lines if line and not line.startswith(b"data:")]
-    kept.append(b"data: " + orjson.dumps(reply))
+    try:
+        kept.append(b"data: " + orjson.dumps(reply))
+    except TypeError:  # orjson reads deeper nesting than it writes
+        return b"", params
     return b"\n".join(kept) + b"\n\n", params
 
 

@@ -73,6 +73,10 @@ class HandleStore(Protocol):
     def is_up(self) -> bool:
         """Whether handles can be kept now."""
 
+    @property
+    def failures(self) -> int:
+        """Operations that were not answered in time."""
+
     async def check(self) -> None:
         """Try the store once, at the start; one that is merely down is no error.
 
@@ -104,6 +108,9 @@ class HandleStore(Protocol):
 
     async def drop_engine(self, engine_id: str) -> int:
         """Forget all handles of an engine that has ended; returns how many."""
+
+    async def pinned_tokens(self, engine_ids: Iterable[str]) -> int:
+        """What the handles of some engines hold; 0 when it cannot be told."""
 
     async def reuse_off(self) -> str | None:
         """Why reuse is switched off; None when it is on."""
@@ -155,6 +162,7 @@ class MemoryStore:
         self._off_reason: str | None = None
         self.is_up = True
         self.never_waits = True
+        self.failures = 0
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -164,7 +172,7 @@ class MemoryStore:
         """All that is kept, as they came."""
         return list(self._handles.values())
 
-    def pinned_tokens(self, engine_ids: Iterable[str]) -> int:
+    async def pinned_tokens(self, engine_ids: Iterable[str]) -> int:
         """What the handles of some engines hold."""
         mine = (self._engines.get(engine_id) for engine_id in engine_ids)
         return sum(engine.pinned_tokens for engine in mine if engine is not None)

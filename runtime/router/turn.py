@@ -57,16 +57,21 @@ class Turns:
         self.admission = Admission(
             spec.max_running_turns, spec.max_waiting_turns, spec.queue_timeout_s
         )
-        self.releases = Releases(client, self.metrics, authorization)
+        self.releases = Releases(
+            *(client, self.metrics, authorization),
+            lambda url: self.fleet.find("decode", url) is not None,
+        )
         self.switch = ReuseSwitch(store, self.metrics)
         self.canary = Canary(
             *(spec.canary_share, spec.canary_max_differences, self._run_cold),
             *(self.switch, self.metrics),
         )
         self.handles = Handles(spec, store, self.fleet, self.releases, self.metrics)
-        sender = Legs(client, self.fleet, self.metrics, authorization)
-        self._prefill = Prefill(spec, self.fleet, sender)
-        self._decode = Decode(spec, self.fleet, sender, self.handles, self.canary, self.metrics)
+        self._sender = Legs(client, self.fleet, self.metrics, authorization)
+        self._prefill = Prefill(spec, self.fleet, self._sender)
+        self._decode = Decode(
+            spec, self.fleet, self._sender, self.handles, self.canary, self.metrics
+        )
         self._behind: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -85,6 +90,8 @@ class Turns:
         await self.admission.enter()
         turn.stage("queue")
         try:
+            if turn.is_left:
+                raise ClientLeft
             async with asyncio.timeout(self.spec.turn_timeout_s):
                 answer = await self._serve(turn)
         except BaseException as error:
@@ -165,12 +172,19 @@ class Turns:
             logger.warning("decode leg failed, the turn starts anew: %s", failure)
             turn.note(f"decode leg failed: {failure}")
             failed = failure.node
+            is_status = failure.reply is not None
         if turn.path == "warm":
             turn.path = "cold_retry"
         try:
-            return await self._attempt(turn, Claim(None), avoid=failed)
+            answer = await self._attempt(turn, Claim(None), avoid=failed)
         except LegFailed as failure:
+            for node in {failed, failure.node} if is_status and failure.reply else ():
+                self._sender.failed(node, "status")
             raise failure.for_client() from failure
+        if is_status and answer.node is not failed:
+            # The same D would have been able to: then it was P's dict that could not be read.
+            self._sender.failed(failed, "status")
+        return answer
 
     async def _attempt(self, turn: Turn, claim: Claim, *, avoid: Node | None = None) -> Answer:
         """Both legs once; LegFailed means that D failed after it was reached."""
@@ -187,6 +201,7 @@ class Turns:
         try:
             if turn.is_left:
                 raise ClientLeft
+            turn.leaves = turn.leaves and self.switch.is_on
             body = legs.decode_body(turn.body, p_dict, pin=turn.is_kept)
             owner = claim.taken.stored.decode_url if claim.taken else None
             return await self._decode.run(turn, body, unread, owner=owner, avoid=avoid)
@@ -199,19 +214,21 @@ class Turns:
         self._behind.add(task)
         task.add_done_callback(self._behind.discard)
 
-    async def _run_cold(self, api: Api, body: Body) -> Message | None:
-        """For the canary: a turn that takes no handle and leaves none."""
-        turn = Turn(api=api, body=body, size_bytes=len(orjson.dumps(body)), authorization=None)
+    async def _run_cold(self, api: Api, body: Body, authorization: str | None) -> Message | None:
+        """For the canary: beside the turns, without a handle, counted nowhere."""
+        size_bytes = len(orjson.dumps(body))
+        turn = Turn(api=api, body=body, size_bytes=size_bytes, authorization=authorization)
         try:
-            answer = await self.answer(turn)
-        except RequestFailed:
+            async with asyncio.timeout(self.spec.turn_timeout_s):
+                answer = await self._serve(turn)
+        except (RequestFailed, TimeoutError) as error:
+            logger.warning("a canary could not be run: %s", type(error).__name__)
             return None
         try:
             if answer.status != 200 or answer.stream is not None:
+                logger.warning("a canary could not be run: HTTP %d", answer.status)
                 return None
             return whole_answer(orjson.loads(answer.body), api.answer_of)
-        except orjson.JSONDecodeError:
-            return None
         finally:
             answer.close("done")
 

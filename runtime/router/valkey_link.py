@@ -8,6 +8,7 @@ they were asked, so that nothing is taken for a turn that no longer waits.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -165,7 +166,11 @@ class Link:
                 return await self._evaluated(connection, script, *args)
         except FAILURES as error:
             is_late = _now_us() - began_us > (self._timeout_s + _LATE_S) * 1e6
-            if not (isinstance(error, TimeoutError) and is_late):
+            # A wait for this router's own connections says nothing of the store.
+            is_ours = isinstance(error, TimeoutError) and (is_late or self._slots.locked())
+            if is_ours:
+                self.failures += 1
+            else:
                 self._went_down(error)
             raise (Unsure if is_sent and not _is_refusal(error) else NotRun) from error
 
@@ -258,7 +263,7 @@ def text(value: bytes | str) -> str:
 
 
 def _now_us() -> int:
-    return int(asyncio.get_running_loop().time() * 1e6)
+    return time.monotonic_ns() // 1000  # uvloop's own clock counts milliseconds
 
 
 def _is_refusal(error: Exception) -> bool:

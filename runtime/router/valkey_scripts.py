@@ -174,6 +174,15 @@ redis.call('DEL', p..'e:'..ARGV[4], p..'t:'..ARGV[4])
 return dropped
 """)
 
+# Answers the tokens that the handles of some engines pin.
+PINNED = _script("""
+local sum = 0
+for n = 4, #ARGV do
+  sum = sum + tonumber(redis.call('HGET', p..'t:'..ARGV[n], '') or '0')
+end
+return sum
+""")
+
 # Whether scripts may run and write; answers OK.
 PROBE = _script("""
 return redis.call('SET', p..'probe', '', 'PX', 1000)

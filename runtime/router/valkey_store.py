@@ -8,7 +8,7 @@ handles of the past are not found, since the new primary may not know which were
 import asyncio
 import base64
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 import orjson
@@ -16,7 +16,7 @@ import orjson
 from runtime.router.conversation import Keys
 from runtime.router.store import MEMORY_S, MOST_ALIASES, StoredHandle, Taken
 from runtime.router.valkey_link import FAILURES, Link, NotRun, Unsure, text
-from runtime.router.valkey_scripts import DROP_ENGINE, END, PUT, TAKE
+from runtime.router.valkey_scripts import DROP_ENGINE, END, PINNED, PUT, TAKE
 
 _PREFIX = "turnback1"
 """Begins all keys; the number is that of the layout, so that two layouts never mix."""
@@ -139,6 +139,12 @@ class ValkeyStore:
             return [_loaded(value, 0.0) for value in await self._link.run(END, id_key.hex())]
         except (NotRun, Unsure):
             return []
+
+    async def pinned_tokens(self, engine_ids: Iterable[str]) -> int:
+        try:
+            return int(await self._link.run(PINNED, *engine_ids))
+        except (NotRun, Unsure):
+            return 0
 
     async def drop_engine(self, engine_id: str) -> int:
         try:

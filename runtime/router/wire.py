@@ -245,7 +245,7 @@ class EngineClient:
             now_s = time.monotonic()
             for connection in list(self._busy):
                 if connection.deadline_s is not None and connection.deadline_s < now_s:
-                    connection.fail("no answer in time")
+                    connection.fail("no answer in time", is_late=True)
             for idle in self._idle.values():  # of nodes that have gone, too
                 while idle and idle[0].idle_since_s < now_s - _IDLE_S:
                     idle.popleft().fail("idle")

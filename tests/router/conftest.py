@@ -1,8 +1,11 @@
-"""A model folder for the mock engines."""
+"""A model folder for the mock engines, and the loop that the router runs on."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.router.fleet import write_tokenizer
 
@@ -13,3 +16,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     write_tokenizer(folder)
     return folder
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The router runs on uvloop, and so do its tests."""
+    return {"uvloop": uvloop.new_event_loop}

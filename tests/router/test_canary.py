@@ -43,14 +43,15 @@ class ColdRuns:
         self.go_on = asyncio.Event()
         self.go_on.set()
 
-    async def __call__(self, _api: Api, body: Body) -> Message | None:
+    async def __call__(self, _api: Api, body: Body, authorization: str | None) -> Message | None:
+        assert authorization == "Bearer k"
         self.bodies.append(body)
         await self.go_on.wait()
         return self.answers.pop(0)
 
 
 def canary_of(
-    run_cold: Callable[[Api, Body], Awaitable[Message | None]],
+    run_cold: Callable[[Api, Body, str | None], Awaitable[Message | None]],
     metrics: RouterMetrics,
     share: float = 1.0,
     bar: int = 3,
@@ -62,7 +63,7 @@ def canary_of(
 
 async def compared(canary: Canary) -> None:
     """One warm turn has been answered; wait for its comparison."""
-    canary.consider(CHAT, BODY, WARM)
+    canary.consider(CHAT, BODY, WARM, "Bearer k")
     task = canary._running
     assert task is not None
     await task
@@ -152,7 +153,7 @@ async def test_one_comparison_at_a_time(metrics: RouterMetrics) -> None:
     canary, _ = canary_of(runs, metrics)
     runs.go_on.clear()
     for _ in range(5):
-        canary.consider(CHAT, BODY, WARM)
+        canary.consider(CHAT, BODY, WARM, "Bearer k")
         await asyncio.sleep(0)
     assert len(runs.bodies) == 1
     runs.go_on.set()
@@ -167,7 +168,7 @@ async def test_share_of_warm_turns(metrics: RouterMetrics, share: float, expecte
     runs = ColdRuns(*[WARM] * 50)
     canary, _ = canary_of(runs, metrics, share=share)
     for _ in range(50):
-        canary.consider(CHAT, BODY, WARM)
+        canary.consider(CHAT, BODY, WARM, "Bearer k")
         await until(lambda: canary._running is None or canary._running.done())
     assert len(runs.bodies) == expected
 
@@ -177,7 +178,7 @@ async def test_cold_run_that_breaks_is_counted(
 ) -> None:
     """An error there, which may name the prompt, ends neither the router nor the canary."""
 
-    async def run_cold(_api: Api, _body: Body) -> Message | None:
+    async def run_cold(_api: Api, _body: Body, _key: str | None) -> Message | None:
         raise ValueError("my-secret-prompt")
 
     canary, switch = canary_of(run_cold, metrics)
@@ -193,7 +194,7 @@ async def test_close_ends_what_runs(metrics: RouterMetrics) -> None:
     canary, _ = canary_of(runs, metrics)
     await canary.close()
     runs.go_on.clear()
-    canary.consider(CHAT, BODY, WARM)
+    canary.consider(CHAT, BODY, WARM, "Bearer k")
     await asyncio.sleep(0)
     await canary.close()
     assert canary._running is not None

@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from tests.router.fleet import (
@@ -283,21 +282,3 @@ async def test_stopping_router_ends_its_turns_and_takes_no_more(model: Path) -> 
         reply = await streaming
         assert reply.events[-1] == "[DONE]"
         await asyncio.wait_for(stopping, 5)
-
-
-async def test_pipe_of_a_slow_client_is_not_buffered_without_bound(model: Path) -> None:
-    """A client that reads nothing holds its own stream and nobody else's."""
-    async with running_fleet(model) as fleet:
-        host, port = fleet.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
-        data = orjson.dumps(HI | {"stream": True, "max_tokens": 2000})
-        writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
-            % (len(data), data)
-        )
-        await writer.drain()
-        await until(lambda: fleet.decodes[0].requests)
-        assert (await fleet.post(HI)).status == 200
-        assert (await reader.read(12)).startswith(b"HTTP/1.1 200")
-        writer.close()
-        await until(lambda: not fleet.turns.admission.running)

@@ -8,7 +8,14 @@ import pytest
 
 from runtime.contract.http import PIN_HEADER
 from runtime.engine_api import NIXL_AFTER_EXPIRY
-from tests.router.fleet import assert_used_once, running_fleet, until, unused_port
+from tests.router.fleet import (
+    assert_used_once,
+    running_engine,
+    running_fleet,
+    until,
+    unused_port,
+    url_of,
+)
 
 
 async def test_handle_that_a_newer_one_replaces_is_given_back(model: Path) -> None:
@@ -94,9 +101,26 @@ async def test_release_that_fails_is_counted(model: Path, fault: str) -> None:
         await fleet.turn()
         (stored,) = await fleet.turns.store.close()
         if fault == "gone":
+            (node,) = fleet.turns.fleet.usable("decode")
             lost = dataclasses.replace(stored, decode_url=f"http://127.0.0.1:{unused_port()}")
+            fleet.turns.fleet._nodes["decode", lost.decode_url] = node
         else:
             lost = dataclasses.replace(stored, handle={"remote_host": 7, "remote_engine_id": "e"})
         await fleet.turns.store.put(lost, 0.0, None)
         await fleet.turns.close()
         assert await fleet.metric('turnback_releases_total{outcome="failed"} 1.0')
+
+
+async def test_blocks_go_back_to_no_other_address(model: Path) -> None:
+    """A stored URL that is no node of the configuration gets neither handle nor key."""
+    async with running_fleet(model) as fleet, running_engine(model, "decode") as foreign:
+        await fleet.turn()
+        (stored,) = await fleet.turns.store.close()
+        moved = dataclasses.replace(stored, decode_url=url_of(foreign))
+        await fleet.turns.store.put(moved, 0.0, None)
+        async with fleet.session.post(f"{fleet.url}/conversations/talk/end") as reply:
+            assert (await reply.json())["released"] == 1
+        await fleet.turns.releases.finish()
+        assert not await fleet.metric('turnback_releases_total{outcome="done"} 1.0')
+        await fleet.turns.store.put(moved, 0.0, None)
+        assert (await fleet.turn()).path == "cold"

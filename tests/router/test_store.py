@@ -279,9 +279,9 @@ async def test_memory_gives_all_back_when_it_ends() -> None:
     store = MemoryStore()
     await store.put(handle("a", tokens=48), 0.0, None)
     await store.put(handle("b"), 0.0, None)
-    assert store.pinned_tokens(["e", "unknown"]) == 64
+    assert await store.pinned_tokens(["e", "unknown"]) == 64
     assert names(await store.close()) == ["a", "b"]
-    assert (len(store), store.pinned_tokens(["e"])) == (0, 0)
+    assert (len(store), await store.pinned_tokens(["e"])) == (0, 0)
 
 
 async def test_memory_does_not_grow_with_conversations_that_never_return() -> None:

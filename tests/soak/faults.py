@@ -2,12 +2,11 @@
 
 import asyncio
 import random
-import signal
 from collections import Counter
 from collections.abc import Callable
 
 from runtime.local.mock_engine import MockEngine
-from tests.router.redis_server import RedisServer
+from tests.router.redis_server import Proxy, RedisServer
 
 _SLOW_S = 0.3
 _SICK_S = 0.3
@@ -61,9 +60,15 @@ class EngineFaults:
 
     @property
     def lost_replies(self) -> int:
-        """How many replies may have held a handle that no router has seen."""
-        kinds = ("early_close", "die_in_stream", "spoil", "restart", "stall", "slow")
+        """How many replies that hold a handle or P dict no router has seen, at most."""
+        kinds = ("early_close", "die_in_stream", "spoil", "restart")
         return sum(self.done[kind] for kind in kinds)
+
+    @property
+    def unread(self) -> int:
+        """How many P dicts no D has read because it failed first, at most."""
+        kinds = ("status", "reset", "garbage", "stall", "slow", "sick")
+        return self.lost_replies + sum(self.done[kind] for kind in kinds)
 
 
 def _add(engine: MockEngine, name: str) -> None:
@@ -71,26 +76,43 @@ def _add(engine: MockEngine, name: str) -> None:
 
 
 class StoreFaults:
-    """A store that stops, dies and comes back.
+    """A store that stops, dies and comes back, or hands over to its replica.
+
+    Args:
+        rng: decides.
+        servers: the primary and the one that takes over.
+        proxy: leads to the primary.
 
     Attributes:
         done: how often each fault was played.
     """
 
-    def __init__(self, rng: random.Random, server: RedisServer) -> None:
-        self._rng, self._server = rng, server
+    def __init__(self, rng: random.Random, servers: list[RedisServer], proxy: Proxy) -> None:
+        self._rng, self._servers, self._proxy = rng, servers, proxy
         self.done: Counter[str] = Counter()
 
     async def play(self) -> None:
         """One of them; returns when the store is back."""
-        kind = self._rng.choice(["stopped", "killed"])
+        kind = self._rng.choice(["stopped", "killed", "failed_over"])
+        primary = self._servers[0]
         if kind == "stopped":
-            self._server.process.send_signal(signal.SIGSTOP)
+            primary.pause()
             await asyncio.sleep(_STOPPED_S)
-            self._server.process.send_signal(signal.SIGCONT)
+            primary.go_on()
+        elif kind == "killed":
+            primary.kill()
+            await asyncio.sleep(_STOPPED_S)
+            await asyncio.to_thread(primary.start)
         else:
-            self._server.process.kill()
-            self._server.process.wait()
-            await asyncio.sleep(_STOPPED_S)
-            await asyncio.to_thread(self._server.start)
+            await self._fail_over()
         self.done[kind] += 1
+
+    async def _fail_over(self) -> None:
+        """The replica, as far as it has come, is the primary from now on."""
+        primary, replica = self._servers
+        await asyncio.to_thread(replica.ask, "REPLICAOF", "127.0.0.1", str(primary.port))
+        await asyncio.sleep(_STOPPED_S)
+        await asyncio.to_thread(replica.ask, "REPLICAOF", "NO", "ONE")
+        self._proxy.target = replica.port
+        self._proxy.cut()
+        self._servers.reverse()

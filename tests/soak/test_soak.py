@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from runtime.router.release import Releases
 from runtime.router.store import MemoryStore
-from tests.router.redis_server import RedisServer
 from tests.soak import run
-from tests.soak.run import soak
+from tests.soak.run import shared_store, soak
 
 TURNS = 800
 
@@ -23,30 +23,39 @@ def nothing(_turns: int) -> None:
     """No progress is shown."""
 
 
-async def test_memory_soak_breaks_no_rule() -> None:
+async def test_clients_strand_nothing() -> None:
+    """Whenever they leave: no P dict ends with its lease, D keeps what the store knows."""
+    verdict = await soak(TURNS, 11, None, nothing, is_calm=True)
+    assert verdict.broken_rules == []
+    assert verdict.outcome.counts["left"] > TURNS / 50
+    assert verdict.outcome.counts["answered"] > TURNS / 2
+
+
+async def test_clients_strand_nothing_with_a_shared_store() -> None:
+    """The same where handles are in Redis."""
+    async with shared_store() as shared:
+        verdict = await soak(TURNS, 12, shared, nothing, is_calm=True)
+    assert verdict.broken_rules == []
+    assert verdict.outcome.paths["warm"] > TURNS / 8
+
+
+async def test_failing_engines_break_no_rule() -> None:
     """Whatever engines and clients do, nothing is sent twice, mixed up or left behind."""
-    verdict = await soak(TURNS, 11, None, nothing)
+    verdict = await soak(TURNS, 13, None, nothing)
     assert verdict.broken_rules == []
     assert verdict.outcome.turns >= TURNS
     assert verdict.outcome.paths["warm"] > TURNS / 8
-    assert verdict.outcome.counts["left"] > 0
     assert len(verdict.faults) >= 8
 
 
-async def test_shared_store_soak_breaks_no_rule(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same with a store that stops, dies and comes back."""
-    monkeypatch.setattr(run, "_STORE_FAULT_EVERY_S", 0.5)
-    server = RedisServer(str(tmp_path))
-    try:
-        verdict = await soak(TURNS, 12, server, nothing)
-    finally:
-        server.process.kill()
-        server.process.wait()
+async def test_failing_store_breaks_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with a store that stops, dies, comes back and fails over."""
+    monkeypatch.setattr(run, "_STORE_FAULT_EVERY_S", 0.3)
+    async with shared_store() as shared:
+        verdict = await soak(TURNS, 15, shared, nothing)
     assert verdict.broken_rules == []
-    assert verdict.outcome.paths["warm"] > TURNS / 10
-    assert verdict.faults["stopped"] + verdict.faults["killed"] > 0
+    assert verdict.outcome.paths["warm"] > 5
+    assert sum(verdict.faults[kind] for kind in ("stopped", "killed", "failed_over")) > 1
 
 
 async def test_soak_sees_a_handle_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,5 +69,14 @@ async def test_soak_sees_a_handle_that_is_used_twice(monkeypatch: pytest.MonkeyP
         return taken
 
     monkeypatch.setattr(MemoryStore, "take", take_and_keep)
-    verdict = await soak(200, 13, None, nothing)
+    verdict = await soak(200, 16, None, nothing, is_calm=True)
     assert any("sent twice" in rule for rule in verdict.broken_rules)
+
+
+async def test_soak_sees_what_is_never_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router that releases nothing strands blocks on both nodes, and is found out."""
+    monkeypatch.setattr(Releases, "start", lambda *_args: None)
+    verdict = await soak(600, 17, None, nothing, is_calm=True)
+    told = " ".join(verdict.broken_rules)
+    assert "on prefill nodes" in told
+    assert "on decode nodes" in told

@@ -36,6 +36,7 @@ class Api:
         answer_of: the answer in a whole reply; None when it cannot be told.
         answering: a new Answering for a streamed reply.
         adjust_prefill: changes the prefill leg's body further.
+        error_event: what stands before the data of an error event in a stream.
     """
 
     path: str
@@ -49,6 +50,7 @@ class Api:
     answer_of: Callable[[Mapping[str, Any]], Message | None]
     answering: Callable[[], Answering]
     adjust_prefill: Callable[[Body], None] = lambda _leg: None
+    error_event: bytes = b""
 
     def shape(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What shapes the prompt besides the history."""

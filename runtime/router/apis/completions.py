@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runtime.router.apis.api import Api
+from runtime.router.apis.api import Api, Texts
 from runtime.router.apis.chat import CHAT, several_answers
 from runtime.router.conversation import Message
 from runtime.router.failure import bad_request
@@ -39,17 +39,24 @@ def _why_direct(body: Mapping[str, Any]) -> str | None:
 
 
 def _answer_of(reply: Mapping[str, Any]) -> Message | None:
-    return Message("assistant", "") if reply.get("choices") else None
+    choices = reply.get("choices")
+    return Message("assistant", str(choices[0].get("text"))) if choices else None
 
 
-class _AnyAnswer:
-    """The conversation's id alone names the handle: what was answered does not matter."""
+class _TextAnswer:
+    """Texts of a streamed completion."""
+
+    def __init__(self) -> None:
+        self._texts = Texts()
 
     def add(self, events: Iterable[Mapping[str, Any]]) -> None:
-        pass
+        for event in events:
+            for choice in event.get("choices") or ():
+                self._texts.text(choice.get("text"))
+        self._texts.compact()
 
     def message(self) -> Message | None:
-        return Message("assistant", "")
+        return Message("assistant", self._texts.joined()[0])
 
 
 COMPLETIONS = Api(
@@ -62,5 +69,5 @@ COMPLETIONS = Api(
     one_token={"stream": False, "max_tokens": 1},
     not_for_prefill=CHAT.not_for_prefill | {"best_of", "echo"},
     answer_of=_answer_of,
-    answering=_AnyAnswer,
+    answering=_TextAnswer,
 )

@@ -96,4 +96,5 @@ MESSAGES = Api(
     answer_of=_answer_of,
     answering=_MessageAnswer,
     adjust_prefill=_force_no_tool,
+    error_event=b"event: error\n",
 )

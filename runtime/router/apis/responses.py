@@ -82,4 +82,5 @@ RESPONSES = Api(
     ),
     answer_of=_answer_of,
     answering=_ResponseAnswer,
+    error_event=b"event: error\n",
 )

@@ -47,10 +47,10 @@ def test_one_prompt_takes_both_legs(prompt: Any) -> None:
     assert COMPLETIONS.why_direct({"prompt": prompt, "n": 1}) is None
 
 
-def test_answer_does_not_name_the_turn() -> None:
-    """Without messages the conversation's id alone does: streamed and whole are the same."""
+def test_answer_is_the_text() -> None:
+    """The canary compares it; streamed and whole are the same."""
     assert COMPLETIONS.history is None
     answering = COMPLETIONS.answering()
-    answering.add([{"choices": [{"text": "a"}]}])
-    assert answering.message() == COMPLETIONS.answer_of({"choices": [{"text": "b"}]})
+    answering.add([{"choices": [{"text": "a"}]}, {"choices": [{"text": "b"}]}])
+    assert answering.message() == COMPLETIONS.answer_of({"choices": [{"text": "ab"}]})
     assert COMPLETIONS.answer_of({"choices": []}) is None

@@ -1,0 +1,141 @@
+"""Bodies from clients and streams to them, with a limit on each wait."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import orjson
+from aiohttp import HttpVersion11, web
+
+from runtime.contract.http import DECODE_RECEIPT_HEADER
+from runtime.contract.node import RouterSpec
+from runtime.router.answer import Turn
+from runtime.router.failure import RequestFailed, too_busy
+from runtime.router.relay import Relay
+
+_MOST_BYTES = 1 << 30
+"""Of all bodies that are being read at once."""
+
+logger = logging.getLogger("turnback.router")
+
+
+class _Stream(web.StreamResponse):
+    """A stream whose head goes out with its first bytes: one write in place of two."""
+
+    _send_headers_immediately = False
+
+
+class Edge:
+    """The client side of turns.
+
+    Args:
+        spec: limits.
+        pause_s: tells how long to wait between two reads of a stream.
+    """
+
+    def __init__(self, spec: RouterSpec, pause_s: Callable[[], float]) -> None:
+        self._spec, self._pause_s = spec, pause_s
+        self._reading_bytes = 0
+
+    async def read(self, request: web.BaseRequest) -> bytes:
+        """A request's body.
+
+        Raises:
+            RequestFailed: 408 or 429; it does not come, or too much comes at once.
+        """
+        length = request.content_length
+        size_bytes = self._spec.max_body_bytes if length is None else length
+        if self._reading_bytes + size_bytes > max(_MOST_BYTES, self._spec.max_body_bytes):
+            raise too_busy(
+                "too many large requests at once",
+                got=f"{self._reading_bytes + size_bytes} bytes",
+                allowed=f"{_MOST_BYTES} bytes of all requests that are being read",
+            )
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._reading_bytes += size_bytes
+        try:
+            async with asyncio.timeout(self._spec.client_timeout_s):
+                return await request.read()
+        except TimeoutError:
+            raise RequestFailed(
+                "the request body did not come",
+                status=408,
+                got=f"no whole body within {self._spec.client_timeout_s:g} s",
+                allowed="--client-timeout-s of the router",
+                fix="send the request again, faster",
+            ) from None
+        finally:
+            self._reading_bytes -= size_bytes
+
+    async def send(
+        self,
+        request: web.BaseRequest,
+        stream: Relay,
+        headers: dict[str, str],
+        debugged: Turn | None,
+    ) -> web.StreamResponse:
+        """Write a stream to its client.
+
+        Args:
+            request: whose answer it is.
+            stream: the answer.
+            headers: of the reply.
+            debugged: whose receipt ends the stream; None for none.
+
+        Raises:
+            ConnectionResetError: the client has left, or does not read.
+        """
+        response = _Stream(status=200, headers=headers)
+        if request.version >= HttpVersion11:
+            response.enable_chunked_encoding()
+        try:
+            await response.prepare(request)
+            last, is_first = b"", True
+            async for data in stream.pieces(self._pause_s):
+                if stream.is_at_end:
+                    last += data
+                    continue
+                await self._write(request, response, data)
+                if is_first and response.chunked:  # the head has gone out
+                    stream.push_to(partial(_write_chunk, request), self._pause_s)
+                is_first = False
+            if debugged is not None and debugged.decode_receipt is not None:
+                told = orjson.dumps(debugged.decode_receipt.to_dict())
+                last += b": %s %s\n\n" % (DECODE_RECEIPT_HEADER.encode(), told)
+            await self._write(request, response, last, is_end=True)
+        except (ConnectionResetError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            # A second reply cannot follow what has been written: the connection ends here.
+            logger.exception("a stream failed for a reason the router does not know")
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the stream was ended") from error
+        return response
+
+    async def _write(
+        self, request: web.BaseRequest, response: _Stream, data: bytes, *, is_end: bool = False
+    ) -> None:
+        write = response.write_eof if is_end else response.write
+        if request.transport is not None and not request.transport.get_write_buffer_size():
+            await write(data)
+            return
+        try:
+            async with asyncio.timeout(self._spec.client_timeout_s):
+                await write(data)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the client does not read") from None
+
+
+def _write_chunk(request: web.BaseRequest, data: bytes) -> bool:
+    """Write a chunk of a reply past its response; not while the client reads too slowly."""
+    transport = request.transport
+    if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+        return False
+    if data:
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    return True

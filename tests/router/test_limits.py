@@ -1,0 +1,335 @@
+"""Clients that are slow, engines that are odd, races: each wait ends, nothing is mixed up."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from runtime.engine_api import PIN
+from tests.router.clients import BODIES
+from tests.router.fleet import (
+    HOST,
+    LONG_TEXT,
+    MODEL,
+    Fleet,
+    listening,
+    params_of,
+    running_engine,
+    running_fleet,
+    until,
+    url_of,
+)
+
+HI: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 2,
+}
+
+
+def head(fleet: Fleet, length: int, *more: bytes) -> bytes:
+    """A chat request's head."""
+    lines = [b"POST /v1/chat/completions HTTP/1.1", b"Host: x", b"Content-Length: %d" % length]
+    return b"\r\n".join([*lines, *more, b"", b""])
+
+
+async def connected(fleet: Fleet) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A raw connection to the router that buffers little."""
+    port = int(fleet.url.rsplit(":", 1)[1])
+    return await asyncio.open_connection(HOST, port, limit=2048)
+
+
+async def test_body_that_does_not_come_is_408(model: Path) -> None:
+    """A client that stops in the middle of its body is told so, and holds nothing."""
+    async with running_fleet(model, client_timeout_s=0.2) as fleet:
+        reader, writer = await connected(fleet)
+        writer.write(head(fleet, 1000) + b"{")
+        async with asyncio.timeout(5):
+            got = await reader.read()
+        assert got.startswith(b"HTTP/1.1 408")
+        assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == 408
+        writer.close()
+        assert (await fleet.post(HI)).status == 200
+
+
+async def test_client_that_does_not_read_loses_its_turn_and_no_other(model: Path) -> None:
+    """What it does not read is bounded, its turn ends, and others are served meanwhile."""
+    engine = {"token_ms": 0.0}
+    async with running_fleet(model, engine=engine, client_timeout_s=0.5) as fleet:
+        body = json.dumps(HI | {"stream": True, "max_tokens": 30_000}).encode()
+        reader, writer = await connected(fleet)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # TCP's has it
+        writer.write(head(fleet, len(body)) + body)
+        await until(lambda: fleet.decodes[0].requests)
+        await asyncio.sleep(0.2)
+        assert fleet.turns.admission.running == 1
+        (busy,) = fleet.router.client._busy
+        assert busy._buffered_bytes < 4 * 1024 * 1024
+        assert (await fleet.post(HI)).status == 200
+        await until(lambda: not fleet.turns.admission.running)
+        await until(lambda: not fleet.router.client.busy_count)
+        writer.close()
+        del reader
+
+
+async def test_expect_continue_is_answered(model: Path) -> None:
+    """curl waits for it before it sends a large body."""
+    async with running_fleet(model) as fleet:
+        reader, writer = await connected(fleet)
+        body = json.dumps(HI).encode()
+        writer.write(head(fleet, len(body), b"Expect: 100-continue"))
+        async with asyncio.timeout(5):
+            assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+            assert await reader.readline() == b"\r\n"
+            writer.write(body)
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        writer.close()
+
+
+async def test_node_that_refuses_connections_is_waited_for(model: Path) -> None:
+    """Nothing was sent: the turn, warm or cold, waits for the node to come back."""
+    async with running_fleet(model, queue_timeout_s=5, health_interval_s=60) as fleet:
+        await fleet.turn()
+        (node,) = fleet.turns.fleet.usable("prefill")
+        reachable, node.url = node.url, f"http://{HOST}:1"
+        turns = [asyncio.create_task(fleet.turn()), asyncio.create_task(fleet.post(HI))]
+        await asyncio.sleep(0.2)
+        assert not any(turn.done() for turn in turns)
+        node.url = reachable
+        warm, cold = await asyncio.gather(*turns)
+        assert (warm.path, cold.path) == ("warm", "cold")
+
+
+async def test_restarted_prefill_node_is_not_the_decode_nodes_fault(model: Path) -> None:
+    """D cannot read what P has forgotten: the retry succeeds there, and its breaker stays shut."""
+    async with running_fleet(model, breaker_failures=1) as fleet:
+        d = fleet.decodes[0]
+        d.faults.slow_next = [0.2]
+        turn = asyncio.create_task(fleet.post(HI))
+        await until(lambda: d.requests)
+        fleet.prefills[0].restart()
+        assert (await turn).status == 200
+        node = fleet.turns.fleet.find("decode", url_of(d))
+        assert node is not None
+        assert not node.breaker.is_open
+
+
+async def test_turns_wait_for_the_trial_of_a_half_open_breaker(model: Path) -> None:
+    """One tries the node; the others use its answer and send no leg in vain."""
+    async with running_fleet(
+        model, breaker_failures=1, breaker_open_s=0.2, queue_timeout_s=5
+    ) as fleet:
+        fleet.decodes[0].faults.fail_next = [500, 500]
+        await fleet.post(HI)
+        before = len(fleet.prefills[0].requests)
+        await asyncio.sleep(0.25)
+        replies = await asyncio.gather(*(fleet.post(HI) for _ in range(6)))
+        assert [reply.status for reply in replies] == [200] * 6
+        assert len(fleet.prefills[0].requests) == before + 6
+
+
+async def test_broken_streams_count_against_their_node(model: Path) -> None:
+    """A D that breaks off every answer is left alone, though each began."""
+    async with running_fleet(model, breaker_failures=2, breaker_open_s=60) as fleet:
+        for _ in range(2):
+            fleet.decodes[0].faults.die_after_chunks = 2
+            await fleet.post(HI | {"stream": True, "max_tokens": 8})
+        assert [node.breaker.is_open for node in fleet.turns.fleet.nodes] == [False, True]
+        line = 'turnback_leg_failures_total{kind="broken",role="decode"} 2.0'
+        assert await fleet.metric(line)
+
+
+async def test_event_that_cannot_be_written_again_does_no_harm(model: Path) -> None:
+    """300 levels beside an internal field: left out of the stream, which stays one reply."""
+    async with running_fleet(model) as fleet:
+        fleet.decodes[0].faults.spoil_next = [{"turnback_x": json.loads("[" * 253 + "]" * 253)}]
+        reply = await fleet.post(HI | {"stream": True})
+        assert b"HTTP/1.1" not in reply.raw
+        assert (await fleet.post(HI)).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/v1/chat/completions"])
+async def test_error_event_is_one_for_each_api(model: Path, path: str) -> None:
+    """Clients of named events act on the name; chat has none."""
+    async with running_fleet(model) as fleet:
+        fleet.decodes[0].faults.die_after_chunks = 3
+        body = BODIES[path]([{"role": "user", "content": LONG_TEXT}])
+        reply = await fleet.post(body | {"model": MODEL, "stream": True}, path=path)
+        last = reply.raw.split(b"\n\n")[-2]
+        assert b'"error"' in last
+        assert last.startswith(b"data: " if path == "/v1/chat/completions" else b"event: error\n")
+
+
+async def test_plain_text_of_an_engine_becomes_an_error(model: Path) -> None:
+    """uvicorn's own 500 is text; clients get OpenAI's shape with the same status."""
+
+    async def refuse(_request: web.Request) -> web.Response:
+        return web.Response(status=500, text="Internal Server Error at 10.0.0.7:8000")
+
+    async def version(_request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.32.0"})
+
+    app = web.Application()
+    app.router.add_get("/health", version)
+    app.router.add_get("/version", version)
+    app.router.add_post("/v1/chat/completions", refuse)
+    async with (
+        listening(app) as port,
+        running_fleet(model, decodes=0, extra_decodes=(f"http://{HOST}:{port}",)) as fleet,
+    ):
+        reply = await fleet.post(HI)
+        assert reply.status == 500
+        error = reply.body["error"]
+        assert error["got"] == "Internal Server Error at (address)"
+        assert "10.0.0.7" not in reply.raw.decode()
+
+
+async def test_other_tenants_response_is_not_to_be_had(model: Path) -> None:
+    """Neither as a beginning, nor read: an id belongs to the tenant that it was given to."""
+    async with running_fleet(model) as fleet:
+        mine, other = ({"Authorization": f"Bearer {name}"} for name in ("ann", "bob"))
+        body = {"model": MODEL, "input": "hi", "max_output_tokens": 2}
+        first = await fleet.post(body, path="/v1/responses", headers=mine)
+        more = body | {"previous_response_id": first.body["id"]}
+        assert (await fleet.post(more, path="/v1/responses", headers=other)).status == 404
+        url = f"{fleet.url}/v1/responses/{first.body['id']}"
+        async with fleet.session.get(url, headers=other) as reply:
+            assert reply.status == 404
+            assert "error" in await reply.json()
+        seen = len(fleet.decodes[0].requests)
+        await fleet.post(more, path="/v1/responses", headers=mine)
+        assert len(fleet.decodes[0].requests) == seen + 1
+
+
+async def test_switch_holds_for_turns_that_run(model: Path) -> None:
+    """Thrown during the P leg, it keeps D from pinning."""
+    async with running_fleet(model) as fleet:
+        fleet.prefills[0].faults.slow_next = [0.2]
+        turn = asyncio.create_task(fleet.post(HI))
+        await until(lambda: fleet.prefills[0].requests)
+        await fleet.turns.switch.switch("a look")
+        assert (await turn).status == 200
+        assert params_of(fleet.decodes[0])[PIN] is False
+
+
+async def test_conversation_that_ends_during_its_turn_leaves_nothing(model: Path) -> None:
+    """The end holds for the turn that still runs; the next one begins anew."""
+    async with running_fleet(model) as fleet:
+        fleet.decodes[0].faults.slow_next = [0.2]
+        turn = asyncio.create_task(fleet.turn())
+        await until(lambda: fleet.decodes[0].requests)
+        async with fleet.session.post(f"{fleet.url}/conversations/talk/end") as reply:
+            assert reply.status == 200
+        assert (await turn).status == 200
+        assert fleet.stored == []
+        await until(lambda: fleet.decodes[0].transfers.kept_count == 0)
+        await fleet.turn()
+        assert len(fleet.stored) == 1
+
+
+async def test_client_that_left_the_queue_is_not_served(model: Path) -> None:
+    """No leg is sent for a turn that nobody waits for."""
+    async with running_fleet(model, max_running_turns=1, queue_timeout_s=5) as fleet:
+        fleet.prefills[0].faults.slow_next = [0.15]
+        running = asyncio.create_task(fleet.post(HI))
+        await until(lambda: fleet.turns.admission.running == 1)
+        waiting = asyncio.create_task(fleet.post(HI))
+        await until(lambda: fleet.turns.admission.waiting == 1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert (await running).status == 200
+        await until(lambda: not fleet.turns.admission.running)
+        await asyncio.sleep(0.3)
+        assert len(fleet.prefills[0].requests) == 1
+
+
+async def test_handle_waits_for_a_peer_that_is_away_for_a_moment(model: Path) -> None:
+    """Its P's breaker is open: the turn runs elsewhere, cold, and the handle is not lost."""
+    async with running_fleet(model, breaker_failures=1, breaker_open_s=0.3) as fleet:
+        await fleet.turn()
+        (node,) = fleet.turns.fleet.usable("prefill")
+        fleet.turns.fleet.failed(node)
+        assert (await fleet.turn()).status == 503
+        await asyncio.sleep(0.35)
+        assert (await fleet.turn()).path == "warm"
+
+
+async def test_taken_handle_is_used_though_the_store_went_down(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another turn has just found the store down: what this one has taken is not thrown away."""
+    async with running_fleet(model) as fleet:
+        await fleet.turn()
+        store = fleet.turns.store
+        take = store.take
+
+        async def take_and_fail(*args: Any) -> Any:
+            taken = await take(*args)
+            monkeypatch.setattr(store, "is_up", False)
+            return taken
+
+        monkeypatch.setattr(store, "take", take_and_fail)
+        monkeypatch.setattr(type(store), "is_up", True, raising=False)
+        assert (await fleet.turn()).path == "warm"
+
+
+async def test_canary_is_beside_the_turns(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the client's key, counts as no turn, and holds up no stopping router."""
+    async with running_fleet(model, canary_share=1.0, drain_s=5) as fleet:
+        key = {"Authorization": "Bearer ann"}
+        await fleet.turn(key=None, headers=key)
+        fleet.decodes[0].faults.slow_next = [0.0, 3.0]
+        await fleet.turn(key=None, headers=key)
+        await until(lambda: len(fleet.decodes[0].requests) == 3)
+        assert fleet.decodes[0].requests[-1].headers["Authorization"] == "Bearer ann"
+        assert fleet.turns.admission.running == 0
+        async with asyncio.timeout(1):
+            await fleet.router.stop()
+        assert await fleet.metric(
+            'turnback_turns_total{api="/v1/chat/completions",outcome="done",path="cold"} 1.0'
+        )
+
+
+async def test_canary_compares_completions(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that differ are different, also without messages."""
+    async with running_fleet(model, canary_share=1.0) as fleet:
+        decode = fleet.decodes[0]
+        right = decode.tokens.answer
+
+        def answer(prompt: Any, count: int, **more: Any) -> Any:
+            is_again = bool(decode.requests[-1].body.get("cache_salt"))
+            return right(prompt if is_again else [*prompt, 1], count, **more)
+
+        monkeypatch.setattr(decode.tokens, "answer", answer)
+        body = {"model": MODEL, "max_tokens": 4, "temperature": 0, "session_id": "t"}
+        for text in (LONG_TEXT, f"{LONG_TEXT} and then"):
+            await fleet.post(body | {"prompt": text}, path="/v1/completions")
+        async with asyncio.timeout(5):
+            while not await fleet.metric('turnback_canary_total{outcome="different"} 1.0'):
+                await asyncio.sleep(0.01)
+
+
+async def test_capacity_is_asked_until_it_is_told(model: Path) -> None:
+    """A /metrics that failed at first does not leave a D without a budget."""
+    async with (
+        running_engine(model, "decode") as engine,
+        running_fleet(
+            model, decodes=0, extra_decodes=(url_of(engine),), health_interval_s=0.05
+        ) as fleet,
+    ):
+        (node,) = fleet.turns.fleet.usable("decode")
+        node.capacity_tokens = None
+        await until(lambda: node.capacity_tokens)
+
+
+async def test_refusals_tell_path_and_request_id(model: Path) -> None:
+    """Refusals tell a path and timing too, and everything has a request id."""
+    async with running_fleet(model) as fleet:
+        reply = await fleet.post(b"{")
+        assert (reply.status, reply.path) == (400, "refused")
+        for path in ("/v1/models", "/health", "/metrics"):
+            async with fleet.session.get(f"{fleet.url}{path}") as other:
+                assert other.headers["X-Request-ID"]
