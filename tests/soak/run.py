@@ -219,9 +219,9 @@ async def _settle(
     await fleet.turns.releases.finish()
     is_calm = not faults.done
     kept = sum(node.transfers.kept_count for node in fleet.decodes)
-    known = await asyncio.to_thread(lambda: shared.handles) if shared else len(fleet.stored)
     # A store that failed has forgotten what D keeps until its TTL.
     if is_calm or shared is None:
+        known = await asyncio.to_thread(lambda: shared.handles) if shared else len(fleet.stored)
         unsure = fleet.turns.store.failures  # on a busy machine a store may answer too late
         verdict.left_on_decode = max(0, kept - known - faults.lost_replies - unsure)
     await asyncio.sleep(LEASE_S)
