@@ -15,7 +15,7 @@ def _with_a_port(url: str) -> str:
 
 
 Port = Annotated[int, Field(ge=1024, le=65_535)]
-Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+"), AfterValidator(_with_a_port)]
+Url = Annotated[str, Field(pattern=r"^https?://[^/\s?#@]+/?$"), AfterValidator(_with_a_port)]
 Role = Literal["prefill", "decode"]
 
 P_EXPIRY_GUARD_S = 5
@@ -159,7 +159,7 @@ class RouterSpec(Frozen):
     deployment: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9-]*$")
     """Whose running EC2 instances to serve with (tag `turnback:deployment`); empty: none.
     Routers of one deployment share a store's handles."""
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", min_length=1)
     port: Port
     tls_certificate: Path | None = None
     """PEM file with the certificate chain; with it the router speaks HTTPS."""

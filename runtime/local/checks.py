@@ -1,5 +1,6 @@
 """What is checked before anything is started, so that a mistake costs a second."""
 
+import errno
 import json
 import os
 import platform
@@ -108,17 +109,32 @@ def check_port_free(host: str, port: int) -> None:
             allowed=f"{LOWEST_PORT} to 65535, or 0 for any",
             fix="give another --port",
         )
-    with socket.socket() as probe:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise _unusable(host, error) from error
+    with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(address)
         except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise _unusable(host, error) from error
             raise BadInput(
                 "port is in use",
                 got=f"{host}:{port} ({error.strerror})",
                 allowed="a free port, or 0 for any",
                 fix="give another --port, or end what listens there (ss -ltnp)",
             ) from error
+
+
+def _unusable(host: str, error: OSError) -> BadInput:
+    return BadInput(
+        "nothing can listen on this address",
+        got=f"{host} ({error.strerror})",
+        allowed="an address of this machine; 0.0.0.0 or :: for all of them",
+        fix="give another --host",
+    )
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> Sequence[int]:

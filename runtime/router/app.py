@@ -45,6 +45,7 @@ _FILE_EVERY_S = 1.0
 _DISCOVER_EVERY_S = 10.0
 _KEYS_EVERY_S = 5.0
 _PINS_EVERY_S = 2.0
+_LAST_S = 0.5
 _FEW, _PAUSE_S, _LONGEST_PAUSE_S = 8, 0.00025, 0.010
 """From so many running turns on, so long for each of them, lies between two reads of a
 stream: below the time between two tokens, and each read and write carries more of them."""
@@ -146,6 +147,8 @@ class Router:
                 await self.turns.admission.idle.wait()
         except TimeoutError:
             logger.warning("%d turns had not ended", self.turns.admission.running)
+            self.client.break_all("the router stops")  # each stream is told why
+            await asyncio.sleep(_LAST_S)
         for task in self._behind:
             task.cancel()
         await asyncio.gather(*self._behind, return_exceptions=True)
@@ -195,6 +198,9 @@ class Router:
             headers["WWW-Authenticate"] = "Bearer"
         if request.path in APIS:
             headers |= {PATH_HEADER: "refused", TIMING_HEADER: "total;dur=0"}
+        if refused.status == 405:
+            mine = {method for method, path in self._routes if path == request.path}
+            headers["Allow"] = ", ".join(sorted(mine or {"POST"}))
         response = web.Response(status=refused.status, body=error_body(refused), headers=headers)
         if request.content.exception() is not None or not request.content.is_eof():
             response.force_close()  # what is left of the body is not read

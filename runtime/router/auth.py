@@ -51,7 +51,7 @@ class Gate:
 
     def __init__(self, read: ReadKeys | None) -> None:
         self._read = read
-        self._text = ""
+        self._text: str | None = None
         self._callers: list[tuple[bytes, Caller]] = []
         if read is not None:
             self.reload()
@@ -141,5 +141,19 @@ def _unusable(error: ValidationError) -> BadInput:
 
 
 def authorization_of(key_text: str | None) -> str | None:
-    """The Authorization header for engines, from the text of their key file."""
-    return None if key_text is None else f"Bearer {key_text.strip()}"
+    """The Authorization header for engines, from the text of their key file.
+
+    Raises:
+        BadInput: it is no single key.
+    """
+    if key_text is None:
+        return None
+    key = key_text.strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise BadInput(
+            "the engines' API key cannot be used",
+            got=f"{len(key)} characters (not shown)",
+            allowed="one key of printable ASCII characters on one line",
+            fix="correct the file of --engine-api-key-file",
+        )
+    return f"Bearer {key}"

@@ -1,6 +1,6 @@
 """A breaker per node: it stops sending to a node that fails, and tries it again. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -21,6 +21,7 @@ class Breaker:
     _open_until_s: float = 0.0
     _is_open: bool = False
     _trial_until_s: float = 0.0
+    _about: set[int] = field(default_factory=set)
 
     def allows(self, now_s: float) -> bool:
         """Whether a request may be sent."""
@@ -39,9 +40,20 @@ class Breaker:
     def succeeded(self) -> None:
         """The node answered."""
         self._failures, self._is_open, self._trial_until_s = 0, False, 0.0
+        self._about.clear()
 
-    def failed(self, now_s: float) -> None:
-        """The node did not."""
+    def failed(self, now_s: float, about: int | None = None) -> None:
+        """The node did not.
+
+        Args:
+            now_s: monotonic.
+            about: names the request whose own fault it may be: sent again and again, it
+                counts once.
+        """
+        if about is not None:
+            if about in self._about:
+                return
+            self._about.add(about)
         self._failures += 1
         if self._is_open or self._failures >= self.failures_to_open:
             self._is_open = True

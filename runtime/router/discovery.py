@@ -37,15 +37,15 @@ def read_nodes_file(path: Path) -> Sequence[NodeAddress]:
                 fix=f"write another file and rename it to {path}",
             )
         return NodesFile.model_validate(tomllib.loads(text)).nodes()
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValidationError as error:
+        raise explain(error, str(path)) from error
+    except (ValueError, RecursionError) as error:  # of tomllib, for all that is no TOML
         raise BadInput(
             f"{path} is not TOML",
             got=str(error),
             allowed='tables [[prefill]] and [[decode]] with url = "http://..."',
             fix=f"correct {path}",
         ) from error
-    except ValidationError as error:
-        raise explain(error, str(path)) from error
 
 
 async def follow(listing: Listing, fleet: Fleet, every_s: float) -> None:

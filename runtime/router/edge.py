@@ -45,6 +45,8 @@ class Edge:
             RequestFailed: 408 or 429; it does not come, or too much comes at once.
         """
         length = request.content_length
+        if length is not None and length > self._spec.max_body_bytes:
+            raise web.HTTPRequestEntityTooLarge(self._spec.max_body_bytes, length)
         size_bytes = self._spec.max_body_bytes if length is None else length
         if self._reading_bytes + size_bytes > max(_MOST_BYTES, self._spec.max_body_bytes):
             raise too_busy(
@@ -90,6 +92,8 @@ class Edge:
         response = _Stream(status=200, headers=headers)
         if request.version >= HttpVersion11:
             response.enable_chunked_encoding()
+        else:
+            response.force_close()  # its end is the connection's
         try:
             await response.prepare(request)
             last, is_first = b"", True

@@ -130,7 +130,7 @@ class Legs:
         self.failed(node, "broken")
         return LegFailed(node, str(error), is_silent=error.is_silent)
 
-    def failed(self, node: Node, kind: str) -> None:
+    def failed(self, node: Node, kind: str, about: int | None = None) -> None:
         """Note a failure of a node: refused, broken, status or reply."""
-        self._fleet.failed(node)
+        self._fleet.failed(node, about)
         self._metrics.leg_failed(node.role, kind)

@@ -9,6 +9,8 @@ from runtime.engine_api import COLD_PREFILL, KV_PARAMS, PIN, RECEIPT, transfer_p
 from runtime.router.apis import Api, Body
 from runtime.router.failure import RequestFailed, bad_request
 
+_MOST_PARTS = 100_000
+
 
 def parse_request(api: Api, raw: bytes) -> Body:
     """Read a client's request.
@@ -16,6 +18,13 @@ def parse_request(api: Api, raw: bytes) -> Body:
     Raises:
         RequestFailed: 400; not JSON, not an object, or no leg can be made of it.
     """
+    parts = raw.count(b"{") + raw.count(b"[")
+    if parts > _MOST_PARTS:  # millions of them would hold up everyone for seconds
+        raise bad_request(
+            "the request body has too many parts",
+            got=f"{parts} objects and lists",
+            allowed=f"at most {_MOST_PARTS}",
+        )
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

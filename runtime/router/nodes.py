@@ -206,9 +206,9 @@ class Fleet:
         node.last_used = next(self._uses)
         node.breaker.sent(time.monotonic())
 
-    def failed(self, node: Node) -> None:
-        """A node did not serve what it was sent."""
-        node.breaker.failed(time.monotonic())
+    def failed(self, node: Node, about: int | None = None) -> None:
+        """A node did not serve what it was sent; `about` as for Breaker.failed."""
+        node.breaker.failed(time.monotonic(), about)
 
     async def wait_for_pair(self, *, is_direct: bool, hint: str | None) -> Pair | None:
         """A pair as soon as there is one; for direct turns the P does not matter.

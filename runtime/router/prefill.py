@@ -129,7 +129,7 @@ class Prefill:
             raise PassThrough(whole)
         if whole.status != 200:
             if claim.taken is None:  # with a handle, its owner may be to blame
-                self._legs.failed(node, "status")
+                self._legs.failed(node, "status", about=hash(body))
             raise LegFailed(node, f"HTTP {whole.status}", whole)
         p_dict = _params_of(whole.body)
         if problem := legs.p_dict_problem(p_dict, self._spec.kv.block_size_tokens):

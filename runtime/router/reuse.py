@@ -7,12 +7,11 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from valkey.exceptions import ValkeyError
-
 from runtime.router.apis import Api, Body
 from runtime.router.conversation import Message
 from runtime.router.metrics import RouterMetrics
 from runtime.router.store import HandleStore
+from runtime.router.valkey_link import FAILURES
 
 _FOLLOW_S = 1.0
 _WINDOW = 100
@@ -44,7 +43,7 @@ class ReuseSwitch:
         while True:
             try:
                 await self._agree()
-            except (ValkeyError, OSError, TimeoutError) as error:
+            except FAILURES as error:
                 logger.debug("the switch cannot be read, it stays as it is: %s", error)
             await asyncio.sleep(_FOLLOW_S)
 

@@ -26,6 +26,18 @@ _LAST_S = 1.0
 class _Protocol(web.RequestHandler):
     """aiohttp's, with refusals of unreadable requests in OpenAI's shape."""
 
+    has_asked = False
+    first_by_s = 60.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close what sends no whole head in time."""
+        super().connection_made(transport)
+        asyncio.get_running_loop().call_later(self.first_by_s, self._close_if_silent, transport)
+
+    def _close_if_silent(self, transport: asyncio.BaseTransport) -> None:
+        if not self.has_asked:
+            transport.close()
+
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -62,14 +74,18 @@ class _Server(web.Server):
         def make_request(
             message: Any, payload: Any, protocol: Any, writer: Any, task: Any
         ) -> web.BaseRequest:
+            protocol.has_asked = True
             return web.BaseRequest(
                 message, payload, protocol, writer, task, loop, client_max_size=limit_bytes
             )
 
+        self._first_by_s = router.spec.client_timeout_s
         super().__init__(router.handle, request_factory=make_request, handler_cancellation=True)
 
     def __call__(self) -> _Protocol:
-        return _Protocol(self, **self._options)
+        protocol = _Protocol(self, **self._options)
+        protocol.first_by_s = self._first_by_s
+        return protocol
 
 
 def tls_of(spec: RouterSpec) -> ssl.SSLContext | None:

@@ -179,11 +179,11 @@ class Turns:
             answer = await self._attempt(turn, Claim(None), avoid=failed)
         except LegFailed as failure:
             for node in {failed, failure.node} if is_status and failure.reply else ():
-                self._sender.failed(node, "status")
+                self._sender.failed(node, "status", about=_about(turn))
             raise failure.for_client() from failure
         if is_status and answer.node is not failed:
             # The same D would have been able to: then it was P's dict that could not be read.
-            self._sender.failed(failed, "status")
+            self._sender.failed(failed, "status", about=_about(turn))
         return answer
 
     async def _attempt(self, turn: Turn, claim: Claim, *, avoid: Node | None = None) -> Answer:
@@ -231,6 +231,11 @@ class Turns:
             return whole_answer(orjson.loads(answer.body), api.answer_of)
         finally:
             answer.close("done")
+
+
+def _about(turn: Turn) -> int:
+    """Names a request among those that fail."""
+    return hash(orjson.dumps(turn.body))
 
 
 def _too_late(limit_s: float) -> RequestFailed:

@@ -32,8 +32,12 @@ from runtime.errors import BadInput
 from runtime.router.valkey_scripts import PROBE, Script
 
 OLDEST_VERSION = (6, 2)
-FAILURES = (ValkeyError, OSError, TimeoutError)
-"""What an unreachable store raises."""
+FAILURES = (
+    *(ValkeyError, OSError, TimeoutError),
+    # Whoever else may answer at its address, valkey-py is not ready for it.
+    *(ValueError, TypeError, LookupError, AttributeError, RuntimeError),
+)
+"""What an unreachable store raises, or one that is none."""
 _PATIENCE_S = 1.0
 """Longest wait for a connection, for the switch, and between two tries of a lost store."""
 _MOST_CONNECTIONS = 8
@@ -222,6 +226,7 @@ class Link:
                 async with self.patient() as connection, asyncio.timeout(self._timeout_s):
                     await self._evaluated(connection, PROBE)
             except FAILURES as error:
+                await self._pool.disconnect()
                 logger.debug("the store still does not answer: %s", error)
             else:
                 self.is_down = False
@@ -279,7 +284,11 @@ def _place(url: str) -> str:
     """The URL as it may be shown."""
     try:
         parts = urlsplit(url)
-        if parts.hostname and (parts.path in ("", "/") or parts.path[1:].isdigit()):
+        if (
+            parts.hostname
+            and not parts.query
+            and (parts.path in ("", "/") or parts.path[1:].isdigit())
+        ):
             return f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}{parts.path}"
     except ValueError:
         pass  # a port that is no number

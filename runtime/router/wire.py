@@ -250,6 +250,11 @@ class EngineClient:
                 while idle and idle[0].idle_since_s < now_s - _IDLE_S:
                     idle.popleft().fail("idle")
 
+    def break_all(self, problem: str) -> None:
+        """End all running requests; who waits for them is told."""
+        for connection in list(self._busy):
+            connection.fail(problem, is_late=True)
+
     async def close(self) -> None:
         """End every connection."""
         if self._sweeper is not None:

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from runtime.local.checks import free_ports
+import pytest
+
+from runtime.errors import BadInput
+from runtime.local.checks import check_port_free, free_ports
 
 
 def test_free_ports_are_none_of_outgoing_connections() -> None:
@@ -12,3 +15,15 @@ def test_free_ports_are_none_of_outgoing_connections() -> None:
         ports = free_ports(8)
         assert len(set(ports)) == 8
         assert all(1024 <= port < low for port in ports)
+
+
+@pytest.mark.parametrize("host", ["nonsense.invalid", "192.0.2.1"])
+def test_address_that_is_not_ours_is_told_apart_from_a_port_in_use(host: str) -> None:
+    """The message names the host, and not the port."""
+    with pytest.raises(BadInput, match="nothing can listen"):
+        check_port_free(host, free_ports(1)[0])
+
+
+def test_ipv6_addresses_can_be_listened_on() -> None:
+    """The probe uses the address's own family."""
+    check_port_free("::1", free_ports(1)[0])

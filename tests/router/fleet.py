@@ -1,6 +1,7 @@
 """Mock engines and a router on free loopback ports, and a client that plays turns."""
 
 import asyncio
+import io
 import socket
 import time
 import uuid
@@ -166,7 +167,9 @@ class Fleet:
         if key:
             sent[CONVERSATION_HEADER] = key
         data = body if isinstance(body, bytes) else orjson.dumps(body)
-        async with self.session.post(f"{self.url}{path}", data=data, headers=sent) as reply:
+        async with self.session.post(
+            f"{self.url}{path}", data=io.BytesIO(data), headers=sent
+        ) as reply:
             return TurnReply(reply.status, reply.headers, await reply.read())
 
     async def turn(

@@ -183,3 +183,26 @@ def test_authorization_for_engines() -> None:
     """The text of a key file, without its line end; none without a file."""
     assert authorization_of("sk-engine\n") == "Bearer sk-engine"
     assert authorization_of(None) is None
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "abc\r\nX-Evil: 1", "k\u00e9y", "a\x00b"])
+def test_engine_key_is_one_line_of_text(text: str) -> None:
+    """It goes into a header: nothing else may come with it."""
+    with pytest.raises(BadInput) as refused:
+        authorization_of(text)
+    assert "Evil" not in str(refused.value)
+    assert authorization_of(" key\n") == "Bearer key"
+    assert authorization_of(None) is None
+
+
+def test_empty_keys_file_is_refused() -> None:
+    """Nobody could ever get in."""
+    with pytest.raises(BadInput):
+        Gate(lambda: "")
+
+
+def test_key_of_two_tenants_is_refused() -> None:
+    """Whose request it is must be one answer."""
+    twice = [{"key": "k" * 16, "tenant": name} for name in ("a", "b")]
+    with pytest.raises(BadInput, match="API keys"):
+        Gate(lambda: json.dumps({"keys": twice}))

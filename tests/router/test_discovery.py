@@ -132,3 +132,12 @@ async def test_unusable_file_keeps_the_last_list(
         assert "the last list stays" in warnings[0]
         rewrite(path, '[[decode]]\nurl = "http://d1:8000"')
         await until(lambda: urls(fleet) == {"http://d1:8000"})
+
+
+async def test_number_without_end_is_no_toml_either(tmp_path: Path) -> None:
+    """tomllib raises a plain ValueError for it: told like any other mistake."""
+    file = tmp_path / "nodes.toml"
+    for text in ("a=" + "9" * 5000, "a=" + "[" * 5000):
+        file.write_text(text)
+        with pytest.raises(BadInput, match="is not TOML"):
+            read_nodes_file(file)

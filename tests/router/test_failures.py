@@ -1,6 +1,7 @@
 """Nodes that fail, queues that fill, routers that stop."""
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ OPENAI = {"message", "type", "param", "code", "what", "got", "allowed", "fix"}
 
 async def many(fleet: Fleet, count: int, **body: Any) -> list[int]:
     """Statuses of so many turns, one after another."""
-    return [(await fleet.post(HI | body)).status for _ in range(count)]
+    numbers = itertools.count()
+    bodies = [HI | {"seed": next(numbers)} | body for _ in range(count)]
+    return [(await fleet.post(one)).status for one in bodies]
 
 
 async def test_breaker_leaves_a_failing_node_alone_and_tries_it_again(model: Path) -> None:
@@ -47,6 +50,17 @@ async def test_breaker_leaves_a_failing_node_alone_and_tries_it_again(model: Pat
         await many(fleet, 4)
         assert not node.breaker.is_open
         assert len(bad.requests) > seen + 2
+
+
+async def test_one_request_sent_again_and_again_trips_no_breaker(model: Path) -> None:
+    """An engine that fails on one body may be well: only different ones count."""
+    async with running_fleet(model, breaker_failures=3) as fleet:
+        fleet.prefills[0].faults.fail_next = [500] * 8
+        assert [(await fleet.post(HI)).status for _ in range(8)] == [500] * 8
+        assert not any(node.breaker.is_open for node in fleet.turns.fleet.nodes)
+        fleet.prefills[0].faults.fail_next = [500] * 3
+        await many(fleet, 3)
+        assert any(node.breaker.is_open for node in fleet.turns.fleet.nodes)
 
 
 async def test_client_errors_trip_no_breaker(model: Path) -> None:

@@ -82,6 +82,12 @@ def check_list(body: Mapping[str, Any], field: str) -> None:
             )
 
 
+def role_of(raw: Mapping[str, Any]) -> str:
+    """Who speaks; whatever is no text is left to the engine to refuse."""
+    role = raw.get("role")
+    return role if isinstance(role, str) else "?"
+
+
 def text_of(content: Any, parts: list[Any]) -> str:
     """The text of a message's content; what is not text is appended to `parts`.
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runtime.router.apis.api import Api, Texts, check_list, text_of
+from runtime.router.apis.api import Api, Texts, check_list, role_of, text_of
 from runtime.router.conversation import Message, call_part
 
 
@@ -19,7 +19,7 @@ def _message(raw: Mapping[str, Any]) -> Message:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             parts.append(call_part(function.get("name"), function.get("arguments")))
-    return Message(str(raw.get("role")), text, tuple(parts))
+    return Message(role_of(raw), text, tuple(parts))
 
 
 def _history(body: Mapping[str, Any]) -> list[Message]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runtime.router.apis.api import Api, Body, Texts, check_list, text_of
+from runtime.router.apis.api import Api, Body, Texts, check_list, role_of, text_of
 from runtime.router.conversation import Message, call_part
 
 _THINKING = ("thinking", "redacted_thinking")
@@ -30,7 +30,7 @@ def _message(role: str, content: Any) -> Message:
 
 
 def _history(body: Mapping[str, Any]) -> list[Message]:
-    messages = [_message(str(raw.get("role")), raw.get("content")) for raw in body["messages"]]
+    messages = [_message(role_of(raw), raw.get("content")) for raw in body["messages"]]
     if body.get("system"):
         messages.insert(0, _message("system", body["system"]))
     return messages

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runtime.router.apis.api import Api, check_list, text_of
+from runtime.router.apis.api import Api, check_list, role_of, text_of
 from runtime.router.conversation import Message, call_part, merged
 
 
@@ -17,12 +17,11 @@ def _item(raw: Mapping[str, Any]) -> Message | None:
         case "message":
             parts: list[Any] = []
             text = text_of(raw.get("content"), parts).strip()
-            return Message(str(raw.get("role")), text, tuple(parts))
+            return Message(role_of(raw), text, tuple(parts))
         case "function_call":
             return Message("assistant", "", (call_part(raw.get("name"), raw.get("arguments")),))
         case "function_call_output":
-            output = raw.get("output")
-            return Message("tool", "", (output if isinstance(output, str) else repr(output),))
+            return Message("tool", "", (raw.get("output"),))
         case "reasoning":
             return None  # clients may leave it out; templates mostly do
         case _:
