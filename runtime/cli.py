@@ -227,7 +227,10 @@ def router(
         float, _flag("pin_share", "Share of D's KV cache that handles may pin.")
     ] = _default("pin_share"),
     store: Annotated[
-        str | None, typer.Option(help="valkey:// or redis:// address; left out: own memory.")
+        str | None,
+        typer.Option(
+            envvar="TURNBACK_STORE", help="valkey:// or redis:// address; left out: own memory."
+        ),
     ] = None,
     store_timeout_s: Annotated[
         float, _flag("store_timeout_s", "Longest wait for the store, twice a turn.")

@@ -2,9 +2,13 @@
 
 TurnbackError
 ├── BadInput      2: settings, paths, ports or environments that cannot work
+│   └── BadSettings: several of them, each with its field
 ├── StartFailed   3: a server did not become ready
 └── EngineDied    4: a server that had been ready ended by itself
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 EXIT_INTERRUPTED = 130
 
@@ -35,6 +39,50 @@ class BadInput(TurnbackError):
     """Settings, paths, ports or environments that cannot work."""
 
     exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One value that cannot be used.
+
+    Attributes:
+        field: dotted path of the setting.
+        got: the value.
+        allowed: what would have been accepted.
+        fix: what to do now.
+    """
+
+    field: str
+    got: str
+    allowed: str
+    fix: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.field}\n    got:     {self.got}\n"
+            f"    allowed: {self.allowed}\n    fix:     {self.fix}"
+        )
+
+
+class BadSettings(BadInput):
+    """Every setting of a file that cannot be used, at once.
+
+    Args:
+        source: the file.
+        problems: all of them, at least one.
+    """
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(
+            f"{source}: {len(self.problems)} setting(s) cannot be used",
+            got="; ".join(f"{each.field} = {each.got}" for each in self.problems),
+            allowed="; ".join(f"{each.field}: {each.allowed}" for each in self.problems),
+            fix="; ".join(f"{each.field}: {each.fix}" for each in self.problems),
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([self.what, *(f"  {problem}" for problem in self.problems)])
 
 
 class StartFailed(TurnbackError):

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from runtime.contract.versions import SUPPORTED_ENGINES
+
 
 def _with_a_port(url: str) -> str:
     """Refuse a port that no machine has."""
@@ -14,6 +16,14 @@ def _with_a_port(url: str) -> str:
     return url
 
 
+def _supported(version: str) -> str:
+    """Refuse an engine that the plugin would refuse at start."""
+    if version not in SUPPORTED_ENGINES:
+        raise ValueError(f"must be one of {', '.join(SUPPORTED_ENGINES)}")
+    return version
+
+
+EngineVersion = Annotated[str, AfterValidator(_supported)]
 Port = Annotated[int, Field(ge=1024, le=65_535)]
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s?#@]+/?$"), AfterValidator(_with_a_port)]
 Role = Literal["prefill", "decode"]
@@ -91,20 +101,57 @@ class CpuSpec(Frozen):
     """Memory for KV blocks."""
 
 
+class TransportSpec(Frozen):
+    """What KV may travel over between machines."""
+
+    provider: Literal["efa"] = "efa"
+    """libfabric provider."""
+    allow_tcp: bool = False
+    """Whether a node may serve when the provider is not to be had."""
+    efa_devices: int = Field(ge=1)
+    """EFA devices a node must have before its engine starts."""
+
+
+class ImageSpec(Frozen):
+    """What a machine image must say of itself before a node boots from it."""
+
+    format: Literal[1] = 1
+    """Of the agreement between image and kit: paths, units, /etc/turnback/image.json."""
+    engine_version: EngineVersion
+    """Minor version of vLLM in the image."""
+
+
+OWN_ADDRESS = "node"
+"""As NodeSpec.host: the node's own private address, which boot fills in (`at`)."""
+
+
 class NodeSpec(Frozen):
     """Everything that starts one engine."""
 
     role: Role
     serving: ServingSpec
     kv: KvTransferSpec
-    cpu: CpuSpec
+    cpu: CpuSpec | None = None
+    """Of a CPU engine; None: GPUs."""
+    transport: TransportSpec | None = None
+    """None: peers on this machine."""
+    image: ImageSpec | None = None
+    """None: nothing is checked."""
+    generation: str = Field(default="", pattern=r"^[0-9a-f]*$")
+    """Changes with anything in the spec; a running node's is compared with its parameter's."""
     host: str = "127.0.0.1"
     """Address of the API server and of the NIXL side channel; must be reachable by peers."""
     side_channel_port: Port
 
+    def at(self, address: str) -> Self:
+        """The spec of the node with this address."""
+        return self.model_copy(update={"host": address})
+
     @model_validator(mode="after")
     def _each_rank_has_a_core(self) -> Self:
         ranks = self.serving.tensor_parallel_size
+        if self.cpu is None:
+            return self
         if len(self.cpu.cores) < ranks:
             raise ValueError(
                 f"cpu.cores must name at least {ranks} cores, one for each of "

@@ -37,7 +37,8 @@ class ProfileServing(Frozen):
     max_num_seqs: int = Field(ge=1)
     prefill_prefix_caching: bool
     """The published runs turn it off on P; a setting of a whole pass, never of a request."""
-    kv_cache_gib: int = Field(ge=1)
+    kv_cache_gib: int | None = Field(default=None, ge=1)
+    """KV memory of a CPU engine; a GPU engine takes what the weights leave."""
 
 
 class Profile(Frozen):

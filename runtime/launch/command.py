@@ -1,11 +1,11 @@
 """NodeSpec -> the command line and environment of one vLLM server. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.contract.node import KvTransferSpec, NodeSpec
+from runtime.contract.node import OWN_ADDRESS, KvTransferSpec, NodeSpec
 
 CONNECTOR_MODULE = "runtime.vllm_plugin.connector"
 
@@ -48,7 +48,12 @@ def engine_command(spec: NodeSpec, python: Path) -> Command:
     Args:
         spec: the node.
         python: interpreter of the engine environment.
+
+    Raises:
+        ValueError: the spec is of a whole role, without a node's address.
     """
+    if spec.host == OWN_ADDRESS:
+        raise ValueError("the node's address is not filled in: NodeSpec.at(address)")
     serving, kv = spec.serving, spec.kv
     argv = [
         str(python),
@@ -68,16 +73,33 @@ def engine_command(spec: NodeSpec, python: Path) -> Command:
         "--enable-prefix-caching"
         if serving.enable_prefix_caching
         else "--no-enable-prefix-caching",
-        "--enforce-eager",
+        # Graphs are a GPU's; on a CPU they cost a compilation at every start.
+        *(("--enforce-eager",) if spec.cpu else ()),
         *("--kv-transfer-config", json.dumps(kv_transfer_config(kv), separators=(",", ":"))),
     ]
     return Command(argv=tuple(argv), env=_environment(spec))
 
 
-def _cores_by_rank(spec: NodeSpec) -> str:
+def _cores_by_rank(cores: Sequence[int], ranks: int) -> str:
     """Cores of each tensor-parallel rank, ranks parted by `|`; a rank needs at least one."""
-    ranks, cores = spec.serving.tensor_parallel_size, spec.cpu.cores
     return "|".join(",".join(map(str, cores[rank::ranks])) for rank in range(ranks))
+
+
+def _cpu_environment(spec: NodeSpec) -> dict[str, str]:
+    if spec.cpu is None:
+        return {}
+    ranks = spec.serving.tensor_parallel_size
+    return {
+        "VLLM_CPU_KVCACHE_SPACE": str(spec.cpu.kv_cache_gib),
+        "VLLM_CPU_OMP_THREADS_BIND": _cores_by_rank(spec.cpu.cores, ranks),
+    }
+
+
+def _transport_environment(spec: NodeSpec) -> dict[str, str]:
+    """Without FI_PROVIDER libfabric takes TCP when EFA is not to be had, and says nothing."""
+    if spec.transport is None or spec.transport.allow_tcp:
+        return {}
+    return {"FI_PROVIDER": spec.transport.provider}
 
 
 def _environment(spec: NodeSpec) -> dict[str, str]:
@@ -85,8 +107,8 @@ def _environment(spec: NodeSpec) -> dict[str, str]:
         "PYTHONHASHSEED": str(spec.kv.prefix_hash_seed),
         "VLLM_NIXL_SIDE_CHANNEL_HOST": spec.host,
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(spec.side_channel_port),
-        "VLLM_CPU_KVCACHE_SPACE": str(spec.cpu.kv_cache_gib),
-        "VLLM_CPU_OMP_THREADS_BIND": _cores_by_rank(spec),
+        **_cpu_environment(spec),
+        **_transport_environment(spec),
         # vLLM adds a plugin's HTTP routes only when it is named here.
         "VLLM_PLUGINS": "turnback_streaming,turnback_release",
         # Longer than any client keeps an idle connection, so that none is cut in use.

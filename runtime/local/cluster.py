@@ -46,6 +46,10 @@ class Cluster:
     logs: Path
 
 
+_KV_CACHE_GIB = 2
+"""Of each engine, where a profile made for GPUs names none."""
+
+
 def _cores(index: int) -> tuple[int, ...]:
     """Half of the cores for each engine; the same one where there is only one."""
     cores = sorted(os.sched_getaffinity(0))
@@ -68,7 +72,9 @@ def node_spec(plan: ClusterPlan, role: Role, port: int, side_channel_port: int) 
             port=port,
         ),
         kv=plan.profile.kv,
-        cpu=CpuSpec(cores=_cores(role == "decode"), kv_cache_gib=serving.kv_cache_gib),
+        cpu=CpuSpec(
+            cores=_cores(role == "decode"), kv_cache_gib=serving.kv_cache_gib or _KV_CACHE_GIB
+        ),
         side_channel_port=side_channel_port,
     )
 

@@ -10,14 +10,18 @@ from pydantic import BaseModel
 
 from runtime.cli import app
 from runtime.contract import http
+from runtime.contract.deployment import setting_paths
+from runtime.contract.instances import INSTANCE_TYPES
 from runtime.contract.keys import ApiKey, ApiKeys
 from runtime.contract.node import (
     CpuSpec,
+    ImageSpec,
     KvTransferSpec,
     NodeAddress,
     NodeSpec,
     RouterSpec,
     ServingSpec,
+    TransportSpec,
 )
 from runtime.contract.profile import Profile, ProfileServing, WorkloadSpec
 from runtime.engine_api import REASONS, RELEASE_PATH, Receipt
@@ -30,6 +34,7 @@ REFERENCE = "\n".join(
     (ROOT / "docs" / page).read_text("utf-8")
     for page in ("reference.md", "router.md", "security.md")
 )
+SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
 COMPLAINTS = (ROOT / "docs" / "router-complaints.md").read_text("utf-8")
 EXACTNESS = (ROOT / "docs" / "exactness.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
@@ -52,7 +57,7 @@ def test_every_command_and_option_is_documented() -> None:
     "model",
     [
         *(NodeSpec, ServingSpec, KvTransferSpec, CpuSpec, RouterSpec),
-        *(NodeAddress, ApiKeys, ApiKey),
+        *(NodeAddress, ApiKeys, ApiKey, TransportSpec, ImageSpec),
         *(Profile, ProfileServing, WorkloadSpec),
     ],
 )
@@ -60,6 +65,28 @@ def test_every_setting_is_documented(model: type[BaseModel]) -> None:
     """A field that is not in the reference fails here."""
     for field in model.model_fields:
         assert re.search(rf"[`.]{field}[`.]", REFERENCE), f"{model.__name__}.{field}"
+
+
+def test_every_setting_of_a_deployment_is_documented() -> None:
+    """docs/settings.md has a row for each setting, with its default where it has one."""
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \|", SETTINGS, re.MULTILINE)
+    told = {
+        name.replace("ROLE", role): default
+        for name, default in rows
+        if name not in INSTANCE_TYPES
+        for role in (("prefill", "decode") if name.startswith("ROLE.") else ("",))
+    }
+    paths = setting_paths()
+    assert set(told) == set(paths)
+    for path, field in paths.items():
+        if isinstance(field.default, str | int) and not path.endswith(".kind"):
+            assert str(field.default).lower() in told[path].lower(), path
+
+
+def test_every_instance_type_is_documented() -> None:
+    """With its EFA interfaces and GPUs."""
+    for name, row in INSTANCE_TYPES.items():
+        assert f"| `{name}` | {row.gpus} | {row.efa_interfaces} |" in SETTINGS
 
 
 def test_every_header_and_reason_is_documented() -> None:

@@ -34,6 +34,7 @@ def split(role: Role, spec: NodeSpec) -> NodeSpec:
             "tensor_parallel_size": 2 if spec.role == role else 1,
         }
     )
+    assert spec.cpu is not None
     cores = (0, 1) if spec.role == role else spec.cpu.cores
     return spec.model_copy(
         update={"serving": serving, "cpu": spec.cpu.model_copy(update={"cores": cores})}

@@ -1,0 +1,218 @@
+"""What `deployment.toml` says: one deployment, from the network to the router.
+
+Every field tells its unit, its default and what changing it does to a live deployment.
+"""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, AwareDatetime, Field, model_validator
+
+from runtime.contract.node import EngineVersion, Frozen, KvTransferSpec
+from runtime.contract.rules import CidrText, HttpUrl, region_of, rule_problems
+
+AmiId = Annotated[str, Field(pattern=r"^ami-([0-9a-f]{8}|[0-9a-f]{17})$")]
+ReservationId = Annotated[str, Field(pattern=r"^cr-([0-9a-f]{8}|[0-9a-f]{17})$")]
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if moment.utcoffset() != timedelta(0):
+        raise ValueError("must be in UTC, as 2027-01-31T11:30:00Z")
+    return moment
+
+
+class OnDemand(Frozen):
+    """On-demand instances in a cluster placement group that the kit creates."""
+
+    kind: Literal["on_demand"] = "on_demand"
+
+
+class Reservation(Frozen):
+    """Instances of an On-Demand Capacity Reservation."""
+
+    kind: Literal["reservation"]
+    capacity_reservation_id: ReservationId
+    """Must be `targeted`, of the role's type and zone. Changing it: new instances only."""
+    placement_group: str | None = Field(default=None, min_length=1, max_length=255)
+    """Name of the group the reservation was made in; None where it was made in none.
+    Any other group would ask for room outside of the reservation."""
+
+
+class CapacityBlock(Frozen):
+    """Instances of a Capacity Block for ML, which has its place already: no group."""
+
+    kind: Literal["capacity_block"]
+    capacity_reservation_id: ReservationId
+    """Of the block. Changing it: new instances only."""
+    ends_at: Annotated[AwareDatetime, AfterValidator(_in_utc)]
+    """End of the block, UTC. The group is scaled to 0 one hour before: EC2 begins to end
+    instances 30 minutes before. Changing it moves that hour."""
+
+    @property
+    def scales_in_at(self) -> datetime:
+        """When the role's group goes to 0."""
+        return self.ends_at - timedelta(hours=1)
+
+
+CapacityPlan = Annotated[OnDemand | Reservation | CapacityBlock, Field(discriminator="kind")]
+
+
+class RoleSettings(Frozen):
+    """The nodes of one role."""
+
+    instance_type: str = "p5en.48xlarge"
+    """Row of the instance table. Changing it: new instances only."""
+    count: int = Field(default=1, ge=1, le=256)
+    """Most instances of the role; `turnback scale` starts and ends them."""
+    tensor_parallel_size: Literal[1, 2, 4, 8] = 8
+    """GPUs that one engine spans; a node runs one engine."""
+    root_volume_gib: int = Field(default=200, ge=50, le=16_384)
+    """Encrypted root volume; models lie on the instance store. New instances only."""
+    capacity: CapacityPlan = OnDemand()
+
+
+class ModelSettings(Frozen):
+    """The served model."""
+
+    id: str = Field(pattern=r"^\w[\w.-]*/\w[\w.-]*$")
+    """As on the Hugging Face hub; also the name that clients send."""
+    revision: str = Field(min_length=1, pattern=r"^\w[\w.-]*$")
+    """Commit of its files. Changing id or revision replaces no instance but needs new ones."""
+    attention: Literal["standard", "mla"] = "standard"
+    """Kind of its KV. MLA has not been shown to be exact on GPUs."""
+    accept_unproven: bool = False
+    """Serve a kind that was not shown to be exact."""
+
+
+class OwnNetwork(Frozen):
+    """A VPC that the kit creates: one zone, one subnet for nodes."""
+
+    kind: Literal["own"] = "own"
+    cidr: CidrText = "10.20.0.0/16"
+    """Of the VPC, /16 to /24. Changing it replaces the network and all in it."""
+    egress: Literal["internet", "endpoints"] = "internet"
+    """`internet`: a NAT gateway. `endpoints`: no way out but the VPC endpoints listed in
+    docs/deploy.md. Changing it replaces the nodes' subnet."""
+    client_cidrs: tuple[CidrText, ...] = Field(min_length=1)
+    """Who may reach the router's address."""
+
+
+class ImportedNetwork(Frozen):
+    """A VPC and a private subnet that are there."""
+
+    kind: Literal["imported"]
+    vpc_id: str = Field(pattern=r"^vpc-([0-9a-f]{8}|[0-9a-f]{17})$")
+    subnet_id: str = Field(pattern=r"^subnet-([0-9a-f]{8}|[0-9a-f]{17})$")
+    """Private, in the deployment's zone, with a way to the services of docs/deploy.md."""
+    client_cidrs: tuple[CidrText, ...] = Field(min_length=1)
+    """Who may reach the router's address."""
+
+
+NetworkSettings = Annotated[OwnNetwork | ImportedNetwork, Field(discriminator="kind")]
+
+
+class ImageSettings(Frozen):
+    """The machine images, and what they must say of themselves."""
+
+    engine_version: EngineVersion = "0.33"
+    """Minor version of vLLM in the image; a node refuses an image of another one."""
+    ami_id: AmiId
+    """Of GPU nodes. Changing it: new instances only."""
+    router_ami_id: AmiId | None = None
+    """Of router nodes; None: the same."""
+
+
+class RouterSettings(Frozen):
+    """The router service."""
+
+    replicas: int = Field(default=1, ge=1, le=16)
+    """Router nodes; with more than one they share handles in a Valkey store."""
+    instance_type: str = Field(default="c7i.2xlarge", pattern=r"^[a-z0-9-]+\.[a-z0-9-]+$")
+    """CPU nodes, x86-64. Changing it: new instances only."""
+    certificate_arn: str | None = Field(default=None, pattern=r"^arn:aws[\w-]*:acm:")
+    """ACM certificate: the address then speaks TLS on port 443."""
+    allow_plain_http: bool = False
+    """Without a certificate: accept that keys and prompts cross the network in clear, port 80."""
+    store_node_type: str = Field(default="cache.m7g.large", pattern=r"^cache\.[a-z0-9]+\.\w+$")
+    """Of the Valkey store, where replicas > 1."""
+
+
+class TransportSettings(Frozen):
+    """What KV travels over."""
+
+    allow_tcp: bool = False
+    """Serve also where EFA is not to be had: slow, and never by accident."""
+
+
+class DownloadSettings(Frozen):
+    """How nodes reach packages."""
+
+    proxy_url: HttpUrl | None = None
+    """HTTP proxy of nodes and routers, for AWS APIs and packages."""
+    index_url: HttpUrl | None = None
+    """Python package index that is asked where the image lacks a package the kit wants.
+    None: the image must hold them all."""
+
+
+class DeploymentSettings(Frozen):
+    """`deployment.toml`."""
+
+    name: str = Field(max_length=20, pattern=r"^[a-z](-?[a-z0-9])*$")
+    """In every stack, path, tag and name. Changing it makes another deployment."""
+    availability_zone: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d[a-z]$")
+    """Of all nodes: EFA does not cross zones. Changing it replaces the network."""
+    region: str | None = None
+    """Left out: the zone's."""
+    profile: str = "qwen3-32b"
+    """Serving sizes and the benchmark's workload."""
+    permissions_boundary_arn: str | None = Field(
+        default=None, pattern=r"^arn:aws[\w-]*:iam::(\d{12}|aws):policy/"
+    )
+    """Put on every role."""
+    tags: dict[str, str] = Field(default_factory=dict, max_length=40)
+    """Put on everything that takes tags."""
+    model: ModelSettings
+    kv: KvTransferSpec = KvTransferSpec()
+    """Left-out keys are the profile's. Changing them changes the NodeSpec parameters alone."""
+    transport: TransportSettings = TransportSettings()
+    prefill: RoleSettings = RoleSettings()
+    decode: RoleSettings = RoleSettings()
+    network: NetworkSettings
+    image: ImageSettings
+    router: RouterSettings = RouterSettings()
+    downloads: DownloadSettings = DownloadSettings()
+
+    @model_validator(mode="after")
+    def _its_parts_fit(self) -> Self:
+        problems = rule_problems(self.model_dump(mode="json"))
+        if problems:
+            raise ValueError("; ".join(f"{each.field}: {each.allowed}" for each in problems))
+        return self
+
+    @property
+    def aws_region(self) -> str:
+        """Region of the zone."""
+        return region_of(self.availability_zone)
+
+    def role(self, role: Literal["prefill", "decode"]) -> RoleSettings:
+        """Settings of one role."""
+        return self.prefill if role == "prefill" else self.decode
+
+
+def setting_paths(model: type[Frozen] = DeploymentSettings, prefix: str = "") -> dict[str, Any]:
+    """Every dotted path that a settings file may hold, with its field."""
+    paths: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        nested = [each for each in _models_in(field.annotation) if each is not model]
+        if not nested:
+            paths[prefix + name] = field
+        for each in nested:
+            paths |= setting_paths(each, f"{prefix}{name}.")
+    return paths
+
+
+def _models_in(annotation: Any) -> list[type[Frozen]]:
+    if isinstance(annotation, type) and issubclass(annotation, Frozen):
+        return [annotation]
+    arguments = getattr(annotation, "__args__", ())
+    return [model for each in arguments for model in _models_in(each)]
