@@ -5,7 +5,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check fuzz bench-router soak
+.PHONY: setup demo test check synth fuzz bench-router soak
 
 setup:
 	@$(PYTHON) -m runtime.local.environments
@@ -20,6 +20,12 @@ test: setup
 # Lint, types, imports and the tests that start no engine.
 check: setup
 	@$(BIN)/python -m tests.run_all --fast
+
+# All templates into cdk.out, without account, CDK CLI or network. -c overrides settings.
+SYNTH ?= -c turnback:name=demo -c turnback:availability_zone=us-west-2b \
+	-c turnback:image.ami_id=ami-00000000000000000
+synth: setup
+	@$(BIN)/python -m cdk.app $(SYNTH)
 
 # Random edited histories on two real servers, each answer held against a cold run's.
 TURNS ?= 500

@@ -1,0 +1,147 @@
+"""The CDK app: `cdk deploy` runs it, and `make synth` without the CDK CLI.
+
+The only place that reads context, environment and clock; stacks get values.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aws_cdk as cdk
+from aws_cdk import aws_iam as iam
+from cdk_nag import AwsSolutionsChecks
+
+from cdk.settings import read_settings, settings_file
+from cdk.wheel import build_kit_wheel
+from runtime.contract.deployment import DeploymentSettings
+from runtime.errors import TurnbackError
+from stacks.fleet import FleetStack
+from stacks.image import ImageStack
+from stacks.network import NetworkStack
+from stacks.router import RouterStack
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The stacks of one deployment."""
+
+    network: NetworkStack
+    image: ImageStack
+    fleet: FleetStack
+    router: RouterStack
+
+    def stacks(self) -> tuple[cdk.Stack, ...]:
+        """In the order in which they are deployed."""
+        return self.network, self.image, self.fleet, self.router
+
+
+def build(
+    app: cdk.App, settings: DeploymentSettings, *, kit_wheel: Path, now: datetime
+) -> Deployment:
+    """Put the stacks of a deployment into an app.
+
+    Args:
+        app: where they go.
+        settings: of the deployment.
+        kit_wheel: what nodes install.
+        now: scheduled actions before this moment are left out.
+    """
+    env = cdk.Environment(region=settings.aws_region)
+    named = f"turnback-{settings.name}"
+    network = NetworkStack(
+        app,
+        f"{named}-network",
+        name=settings.name,
+        availability_zone=settings.availability_zone,
+        network=settings.network,
+        listener_port=443 if settings.router.certificate_arn else 80,
+        proxy_url=settings.downloads.proxy_url,
+        env=env,
+    )
+    image = ImageStack(app, f"{named}-image", name=settings.name, image=settings.image, env=env)
+    fleet = FleetStack(
+        app,
+        f"{named}-fleet",
+        settings=settings,
+        network=network,
+        image=image,
+        kit_wheel=kit_wheel,
+        now=now,
+        decoder_kv_blocks_ttl_s=settings.kv.decoder_kv_blocks_ttl_s,
+        kv_recompute_threshold_tokens=settings.kv.kv_recompute_threshold_tokens,
+        env=env,
+    )
+    router = RouterStack(
+        app,
+        f"{named}-router",
+        settings=settings,
+        network=network,
+        image=image,
+        kit_wheel=kit_wheel,
+        decoder_kv_blocks_ttl_s=settings.kv.decoder_kv_blocks_ttl_s,
+        env=env,
+    )
+    deployment = Deployment(network, image, fleet, router)
+    for stack in deployment.stacks():
+        _mark(stack, settings)
+    return deployment
+
+
+def _mark(stack: cdk.Stack, settings: DeploymentSettings) -> None:
+    """Tags on everything, the boundary on every role."""
+    for key, value in {**settings.tags, "turnback:deployment": settings.name}.items():
+        cdk.Tags.of(stack).add(key, value)
+    if settings.permissions_boundary_arn:
+        iam.PermissionsBoundary.of(stack).apply(
+            iam.ManagedPolicy.from_managed_policy_arn(
+                stack, "Boundary", settings.permissions_boundary_arn
+            )
+        )
+
+
+def committed_context(root: Path) -> dict[str, object]:
+    """cdk.json's context, which the CDK CLI would have given."""
+    context: dict[str, object] = json.loads((root / "cdk.json").read_text("utf-8"))["context"]
+    return context
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m cdk.app", description=__doc__)
+    parser.add_argument("-c", "--context", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("-o", "--output", help="folder for templates; default cdk.out")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Synthesize; returns the exit code."""
+    arguments = _arguments(argv)
+    by_cli = "CDK_OUTDIR" in os.environ
+    app = cdk.App(
+        outdir=arguments.output or (None if by_cli else "cdk.out"),
+        context=None if by_cli else committed_context(ROOT),
+    )
+    context: dict[str, object] = dict(app.node.get_all_context())
+    context |= dict(each.partition("=")[::2] for each in arguments.context)
+    try:
+        settings = read_settings(settings_file(context, ROOT), context)
+        wheel = build_kit_wheel(ROOT, ROOT / "out" / "kit")
+    except TurnbackError as error:
+        sys.stderr.write(f"\nerror: {error}\n")
+        return error.exit_code
+    build(app, settings, kit_wheel=wheel, now=datetime.now(UTC))
+    cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
+    assembly = app.synth()
+    if not by_cli:
+        sys.stdout.write(f"{len(assembly.stacks)} stacks in {assembly.directory}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

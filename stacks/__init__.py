@@ -1,0 +1,1 @@
+"""One stack per file; stacks only put constructs together."""

@@ -1,0 +1,1 @@
+"""The few constructs of our own, and the pure functions they stand on."""

@@ -1,0 +1,66 @@
+"""The IAM role of an instance."""
+
+from collections.abc import Sequence
+
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from stacks.constructs.reasons import acknowledge
+
+_SESSION_ACTIONS = (
+    "ssm:UpdateInstanceInformation",
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+    "ec2messages:AcknowledgeMessage",
+    "ec2messages:DeleteMessage",
+    "ec2messages:FailMessage",
+    "ec2messages:GetEndpoint",
+    "ec2messages:GetMessages",
+    "ec2messages:SendReply",
+)
+"""What the SSM agent needs for sessions and commands. AmazonSSMManagedInstanceCore gives
+that and every parameter of the account besides."""
+
+
+class InstanceRole(Construct):
+    """May be managed by SSM, read its own parameter, and what it is given besides.
+
+    Args:
+        parameter_name: the only parameter it may read.
+        statements: further rights.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        parameter_name: str,
+        statements: Sequence[iam.PolicyStatement],
+    ) -> None:
+        super().__init__(scope, construct_id)
+        parameter = Stack.of(self).format_arn(
+            service="ssm", resource="parameter", resource_name=parameter_name.removeprefix("/")
+        )
+        self.role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
+            inline_policies={
+                "Instance": iam.PolicyDocument(
+                    statements=[
+                        iam.PolicyStatement(actions=[*_SESSION_ACTIONS], resources=["*"]),
+                        iam.PolicyStatement(actions=["ssm:GetParameter"], resources=[parameter]),
+                        *statements,
+                    ]
+                )
+            },
+        )
+        acknowledge(
+            self.role,
+            "IAM5[Resource::*]",
+            "The SSM agent's actions, and ec2:DescribeInstances of the router, take no resource.",
+        )
