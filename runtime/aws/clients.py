@@ -9,8 +9,12 @@ from botocore.config import Config
 _TIMEOUTS = Config(connect_timeout=3, read_timeout=5, retries={"max_attempts": 2})
 
 
-def client(service: str) -> Any:
-    """A client with the environment's credentials and region.
+def client(service: str, region: str | None = None) -> Any:
+    """A client with the environment's credentials.
+
+    Args:
+        service: as boto3 names it.
+        region: None: the environment's.
 
     Raises:
         BotoCoreError: no region.
@@ -18,4 +22,6 @@ def client(service: str) -> Any:
     Source:
         boto3 reads AWS_DEFAULT_REGION alone; ECS, Lambda and other SDKs set AWS_REGION.
     """
-    return boto3.client(service, region_name=os.environ.get("AWS_REGION") or None, config=_TIMEOUTS)
+    return boto3.client(
+        service, region_name=region or os.environ.get("AWS_REGION") or None, config=_TIMEOUTS
+    )

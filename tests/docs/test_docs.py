@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 ROUTER = (ROOT / "docs" / "router.md").read_text("utf-8")
 REFERENCE = "\n".join(
     (ROOT / "docs" / page).read_text("utf-8")
-    for page in ("reference.md", "router.md", "security.md")
+    for page in ("reference.md", "router.md", "security.md", "deploy.md")
 )
 SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
 COMPLAINTS = (ROOT / "docs" / "router-complaints.md").read_text("utf-8")
@@ -44,12 +44,12 @@ COMMANDS = typer.main.get_command(app)
 def test_every_command_and_option_is_documented() -> None:
     """A flag that is not in the reference fails here."""
     commands: dict[str, Any] = vars(COMMANDS)["commands"]
-    assert set(commands) == {"demo", "up", "router", "reuse"}
+    assert set(commands) == {"demo", "up", "router", "reuse", "preflight"}
     for name, command in commands.items():
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
         for option in command.params:
             for flag in option.opts:
-                shown = flag if flag.startswith("--") else flag.upper()
+                shown = flag if flag.startswith("-") else flag.upper()
                 assert flag == "--help" or f"`{shown}`" in section, f"{name} {flag}"
 
 

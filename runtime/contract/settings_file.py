@@ -1,0 +1,78 @@
+"""`deployment.toml` with overrides -> the settings; for the CDK app and for commands alike."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runtime.contract.deployment import DeploymentSettings, setting_paths
+from runtime.contract.load import load_deployment
+from runtime.errors import BadInput, Problem
+
+PREFIX = "turnback:"
+"""Of overrides on a command line: `-c turnback:kv.decoder_kv_blocks_ttl_s=600`."""
+
+FILE_KEY = f"{PREFIX}settings"
+"""Names another settings file."""
+
+
+def read_settings(path: Path, overrides: Mapping[str, object]) -> DeploymentSettings:
+    """Read the file, put overrides over it, validate both together.
+
+    Args:
+        path: TOML file.
+        overrides: dotted path of a setting -> value; text is read as TOML where it is TOML.
+
+    Raises:
+        BadSettings: with every problem of file and overrides.
+        BadInput: the file cannot be read.
+    """
+    try:
+        raw = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(
+            f"{path} cannot be read",
+            got=str(error),
+            allowed="a TOML file as docs/settings.md describes it",
+            fix=f"mend it, or name another: -c {FILE_KEY}=PATH",
+        ) from error
+    problems = []
+    for dotted, value in overrides.items():
+        if dotted in setting_paths() or dotted.startswith("tags."):
+            _put(raw, dotted.split("."), _scalar(value))
+        else:
+            problems.append(_unknown(dotted, value))
+    return load_deployment(raw, path.name, problems)
+
+
+def _put(raw: dict[str, Any], path: list[str], value: object) -> None:
+    """Set a value; what stands in the way is of a wrong shape and gives way to the override."""
+    *tables, last = path
+    if tables[:1] == ["tags"]:
+        tables, last = ["tags"], ".".join(path[1:])
+    for name in tables:
+        if not isinstance(raw.get(name), dict):
+            raw[name] = {}
+        raw = raw[name]
+    raw[last] = value
+
+
+def _scalar(value: object) -> object:
+    """The command line gives text: numbers, booleans, dates and lists are read as in TOML."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def _unknown(dotted: str, value: object) -> Problem:
+    near = difflib.get_close_matches(dotted, setting_paths(), n=1)
+    return Problem(
+        dotted,
+        repr(value),
+        "a setting of docs/settings.md",
+        f"did you mean -c {PREFIX}{near[0]}=VALUE?" if near else f"leave out -c {PREFIX}{dotted}",
+    )
