@@ -55,11 +55,7 @@ class LaunchTemplate(Construct):
         placement_group: str | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        if len(user_data.encode()) > MOST_BYTES:
-            raise ValueError(f"user data has {len(user_data)} bytes, EC2 takes {MOST_BYTES}")
-        row = INSTANCE_TYPES.get(instance_type)
-        if row is not None and (problems := interface_problems(row, interfaces)):
-            raise ValueError(f"{name}: EC2 would refuse this launch: {'; '.join(problems)}")
+        _check(name, instance_type, interfaces, user_data)
         profile = iam.CfnInstanceProfile(self, "Profile", roles=[role.role_name])
         self.template = Template(
             self,
@@ -93,6 +89,17 @@ class LaunchTemplate(Construct):
                 capacity_reservation_specification=_reservation(capacity),
             ),
         )
+
+
+def _check(
+    name: str, instance_type: str, interfaces: Sequence[NetworkInterface], user_data: str
+) -> None:
+    """Refuse what CloudFormation would take and EC2 would not."""
+    if len(user_data.encode()) > MOST_BYTES:
+        raise ValueError(f"{name}: user data has {len(user_data)} bytes, EC2 takes {MOST_BYTES}")
+    row = INSTANCE_TYPES.get(instance_type)
+    if row is not None and (problems := interface_problems(row, interfaces)):
+        raise ValueError(f"{name}: EC2 would refuse this launch: {'; '.join(problems)}")
 
 
 def _cfn_tags(tags: Mapping[str, str]) -> list[CfnTag]:

@@ -32,14 +32,7 @@ class HandleStore(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         group = self._add_security_group(network)
-        password = secretsmanager.Secret(
-            self,
-            "Password",
-            description=f"Password of {name}",
-            generate_secret_string=secretsmanager.SecretStringGenerator(
-                exclude_punctuation=True, password_length=48
-            ),
-        )
+        password = self._add_password(name)
         subnets = elasticache.CfnSubnetGroup(
             self,
             "Subnets",
@@ -79,6 +72,16 @@ class HandleStore(Construct):
                 secret, "SMG4", "Rotating it drops all handles; replace the store to change it."
             )
         self.url_secret_arn = url.secret_arn
+
+    def _add_password(self, name: str) -> secretsmanager.Secret:
+        return secretsmanager.Secret(
+            self,
+            "Password",
+            description=f"Password of {name}",
+            generate_secret_string=secretsmanager.SecretStringGenerator(
+                exclude_punctuation=True, password_length=48
+            ),
+        )
 
     def _add_security_group(self, network: NetworkStack) -> ec2.SecurityGroup:
         group = ec2.SecurityGroup(
