@@ -12,6 +12,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from runtime import cli_aws
 from runtime.contract.explain import explain as explain_problems
 from runtime.contract.node import KvTransferSpec, RouterSpec
 from runtime.contract.profile import Profile, load_profile
@@ -25,6 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+cli_aws.register(app)
 
 OutOption = Annotated[Path, typer.Option(help="Folder for models, logs and results.")]
 PortOption = Annotated[int, typer.Option(min=0, max=65_535, help="Router port; 0: any free one.")]
@@ -346,36 +348,6 @@ def reuse(
     typer.echo(f"reuse is {told['reuse']}" + (f": {told['reason']}" if told["reason"] else ""))
     if told.get("all_routers") is False:
         typer.echo("the store does not answer: only this router was switched", err=True)
-
-
-@app.command()
-def preflight(
-    *,
-    settings: Annotated[Path, typer.Option(help="Settings file.")] = Path("deployment.toml"),
-    context: Annotated[
-        list[str] | None, typer.Option("--context", "-c", help="turnback:PATH=VALUE; repeatable.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
-    """Ask AWS whether an account can take the deployment; nothing is changed or bought."""
-    from runtime.aws.preflight import preflight as run_checks
-    from runtime.aws.preflight import region_apis
-    from runtime.contract.settings_file import PREFIX, read_settings
-
-    given = [each.removeprefix(PREFIX).partition("=") for each in context or ()]
-    try:
-        deployment = read_settings(settings, {key: value for key, _, value in given})
-        findings = run_checks(deployment, region_apis(deployment))
-    except TurnbackError as error:
-        raise _exit_with(error) from None
-    if as_json:
-        typer.echo(json.dumps([each.as_dict() for each in findings]))
-    else:
-        for each in findings:
-            fix = f"\n      fix: {each.fix}" if each.fix else ""
-            typer.echo(f"{each.state:4}  {each.check:15} {each.evidence}{fix}")
-    if any(each.state == "fail" for each in findings):
-        raise typer.Exit(BadInput.exit_code)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Clients of AWS APIs, with limits on every wait."""
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import boto3
@@ -8,13 +9,16 @@ from botocore.config import Config
 
 _TIMEOUTS = Config(connect_timeout=3, read_timeout=5, retries={"max_attempts": 2})
 
+_PRICE_LIST_REGION = "us-east-1"
+"""The Price List API has endpoints in a few regions only; each tells the prices of all."""
 
-def client(service: str, region: str | None = None) -> Any:
+
+def client(service: str, region: str = "") -> Any:
     """A client with the environment's credentials.
 
     Args:
-        service: as boto3 names it.
-        region: None: the environment's.
+        service: boto3's name of it.
+        region: AWS's name; empty: the environment's.
 
     Raises:
         BotoCoreError: no region.
@@ -22,6 +26,47 @@ def client(service: str, region: str | None = None) -> Any:
     Source:
         boto3 reads AWS_DEFAULT_REGION alone; ECS, Lambda and other SDKs set AWS_REGION.
     """
-    return boto3.client(
-        service, region_name=region or os.environ.get("AWS_REGION") or None, config=_TIMEOUTS
+    name = region or os.environ.get("AWS_REGION") or None
+    return boto3.client(service, region_name=name, config=_TIMEOUTS)
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightClients:
+    """What preflight asks. boto3's clients may be shared by threads; making them may not."""
+
+    ec2: Any
+    quotas: Any
+    pricing: Any
+    sts: Any
+
+
+def preflight_clients(region: str) -> PreflightClients:
+    """Clients of one region."""
+    return PreflightClients(
+        ec2=client("ec2", region),
+        quotas=client("service-quotas", region),
+        pricing=client("pricing", _PRICE_LIST_REGION),
+        sts=client("sts", region),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleClients:
+    """What scaling asks."""
+
+    autoscaling: Any
+    ec2: Any
+    pricing: Any
+
+
+def scale_clients(region: str = "") -> ScaleClients:
+    """Clients of one region; empty: the environment's.
+
+    Raises:
+        BotoCoreError: no region.
+    """
+    return ScaleClients(
+        autoscaling=client("autoscaling", region),
+        ec2=client("ec2", region),
+        pricing=client("pricing", _PRICE_LIST_REGION),
     )

@@ -1,238 +1,96 @@
-"""Checks of an account, against stubbed replies."""
+"""Which questions a plan raises, and that all are answered."""
 
-import json
-from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
-import boto3
 import pytest
-from botocore.exceptions import NoCredentialsError
-from botocore.stub import Stubber
-from typer.testing import CliRunner
+from botocore.exceptions import ClientError
 
-from runtime.aws import preflight as room
-from runtime.aws.preflight import CHECKS, Finding, preflight
-from runtime.cli import app
-from runtime.contract.load import load_deployment
-from tests.contract.test_deployment import BLOCK, with_changes
+from runtime.aws.clients import PreflightClients, preflight_clients
+from runtime.aws.plan import FleetPlan
+from runtime.aws.preflight import checks_of, preflight
+from tests.aws.fleet import answering_too
+from tests.aws.stubs import fleet_plan, role_plan
 
-Answer = tuple[str, dict[str, Any]]
-Ask = Callable[..., list[Finding]]
-ZONE: Answer = (
-    "describe_availability_zones",
-    {"AvailabilityZones": [{"State": "available", "ZoneId": "usw2-az2"}]},
-)
+NOW = datetime(2027, 1, 10, 12, 0, tzinfo=UTC)
+NOBODY = PreflightClients(ec2=None, quotas=None, pricing=None, sts=None)
+BLOCK = {"capacity": "capacity_block", "reservation_id": "cr-1", "block_end": NOW}
 
 
-@cache
-def _client(service: str) -> Any:
-    """One for all tests: making one takes half a second. Every call is stubbed."""
-    keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
-    return boto3.Session(region_name="us-west-2", **keys).client(service)
+def questions(plan: FleetPlan) -> list[tuple[str, str]]:
+    """Name and subject of each check; the two that every plan raises left out."""
+    asked = [(check.name, check.subject) for check in checks_of(plan, NOBODY, NOW)]
+    return [pair for pair in asked if pair[0] not in ("credentials", "image", "subnets", "price")]
 
 
-@pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Run one check with the replies of its services, in order; an error code is a refusal."""
-    stubs: list[Stubber] = []
-
-    def run(
-        check: str, replies: dict[str, list[Answer | tuple[str, str]]], changes: dict[str, Any]
-    ) -> list[Finding]:
-        for service, answers in replies.items():
-            stub = Stubber(_client(service))
-            for operation, reply in answers:
-                if isinstance(reply, str):
-                    stub.add_client_error(operation, reply)
-                else:
-                    stub.add_response(operation, reply)
-            stub.activate()
-            stubs.append(stub)
-        monkeypatch.setattr(room, "CHECKS", {check: CHECKS[check]})
-        found = preflight(load_deployment(with_changes(changes), "x"), _client)
-        while stubs:
-            stub = stubs.pop()
-            stub.deactivate()
-            stub.assert_no_pending_responses()
-        return found
-
-    return run
+def test_on_demand_plan_raises_quota_and_chances() -> None:
+    """One question per quota and type, however many roles want it."""
+    assert questions(fleet_plan()) == [
+        ("quota", "L-417A185B"),
+        ("type offered", "p5en.48xlarge"),
+        ("type's hardware", "p5en.48xlarge"),
+        ("supportability", "p5en.48xlarge"),
+    ]
 
 
-def _quota(vcpus: float) -> Answer:
-    return "get_service_quota", {"Quota": {"Value": vcpus}}
+def test_block_plan_raises_its_reservation() -> None:
+    """No quota and no chances; one question for what both roles draw on."""
+    plan = fleet_plan(role_plan(**BLOCK), role_plan("decode", **BLOCK))
+    assert questions(plan) == [
+        ("type offered", "p5en.48xlarge"),
+        ("type's hardware", "p5en.48xlarge"),
+        ("reservation state", "cr-1"),
+    ]
 
 
-def _running(*cores: int) -> Answer:
-    instances = [{"CpuOptions": {"CoreCount": each, "ThreadsPerCore": 2}} for each in cores]
-    return "describe_instances", {"Reservations": [{"Instances": instances}]}
+def test_mixed_plan_raises_both() -> None:
+    """Each role's own questions, of each type and reservation."""
+    plan = fleet_plan(
+        role_plan(**BLOCK),
+        role_plan("decode", instance_type="g6e.48xlarge"),
+    )
+    assert questions(plan) == [
+        ("quota", "L-DB2E81BA"),
+        ("type offered", "p5en.48xlarge"),
+        ("type's hardware", "p5en.48xlarge"),
+        ("type offered", "g6e.48xlarge"),
+        ("type's hardware", "g6e.48xlarge"),
+        ("supportability", "g6e.48xlarge"),
+        ("reservation state", "cr-1"),
+    ]
 
 
-@pytest.mark.parametrize(
-    ("quota", "running", "changes", "state"),
-    [
-        (384, (), {}, "pass"),
-        (384, (96,), {}, "fail"),
-        (383, (), {}, "fail"),
-        (0, (), {"prefill.capacity": BLOCK, "decode.capacity": BLOCK}, "warn"),
-        (1152, (), {"decode.count": 5}, "pass"),
-    ],
-)
-def test_quota_counts_vcpus_with_what_runs(
-    ask: Ask, quota: int, running: tuple[int, ...], changes: dict[str, Any], state: str
-) -> None:
-    """192 a node; short quota ends on-demand launches, and only warns for reserved ones."""
-    replies = {"service-quotas": [_quota(quota)], "ec2": [_running(*running)]}
-    (found,) = ask("quota", replies, changes)
-    assert found.state == state
-    assert "L-417A185B" in found.evidence
-    assert bool(found.fix) is (state != "pass")
+def refuse(_asked: dict[str, Any], _real: Any) -> Any:
+    raise ClientError({"Error": {"Code": "AccessDenied"}}, "Anything")
 
 
-def test_type_that_the_zone_lacks_is_told(ask: Ask) -> None:
-    """Regions have types that not all of their zones have."""
-    reply = {"InstanceTypeOfferings": [{"InstanceType": "c7i.2xlarge"}]}
-    found = ask("offer", {"ec2": [("describe_instance_type_offerings", reply)]}, {})
-    assert [each.state for each in found] == ["fail", "pass"]
-    assert "p5en.48xlarge is not offered in us-west-2b" in found[0].evidence
+@pytest.mark.usefixtures("account")
+def test_refused_everywhere_is_unknown_everywhere() -> None:
+    """An account that may ask nothing gets a warning per check, and fails by its credentials."""
+    operations = (
+        "GetCallerIdentity",
+        "GetServiceQuota",
+        "DescribeInstances",
+        "DescribeInstanceTypeOfferings",
+        "DescribeInstanceTypes",
+        "DescribeAvailabilityZones",
+        "DescribeSubnets",
+        "DescribeImages",
+        "GetProducts",
+    )
+    plan = fleet_plan(subnet_ids=("subnet-1",))
+    clients = preflight_clients(plan.region)
+    with answering_too(**dict.fromkeys(operations, refuse)):
+        findings = preflight(plan, clients, now=NOW)
+    assert [each.check for each in findings if each.status == "fail"] == ["credentials"]
+    assert {each.status for each in findings} == {"fail", "warn"}
+    assert len(findings) == len(checks_of(plan, clients, NOW))
 
 
-RESERVED = {"prefill.capacity": BLOCK, "decode.capacity": BLOCK}
-GOOD = {
-    "State": "active",
-    "AvailabilityZone": "us-west-2b",
-    "InstanceType": "p5en.48xlarge",
-    "TotalInstanceCount": 2,
-    "AvailableInstanceCount": 2,
-    "EndDate": datetime(2027, 1, 31, 11, 30, tzinfo=UTC),
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "state", "said"),
-    [
-        ({}, "pass", "active, 2 free"),
-        ({"State": "scheduled"}, "warn", "scheduled"),
-        ({"State": "expired"}, "fail", "it is expired"),
-        ({"AvailabilityZone": "us-west-2a"}, "fail", "it is in us-west-2a"),
-        ({"InstanceType": "p5.48xlarge"}, "fail", "it holds p5.48xlarge"),
-        ({"TotalInstanceCount": 1}, "fail", "1 instances, 2 are wanted"),
-        ({"EndDate": datetime(2027, 2, 1, 11, 30, tzinfo=UTC)}, "fail", "2027-02-01T11:30:00Z"),
-    ],
-)
-def test_reservation_must_fit(ask: Ask, change: dict[str, Any], state: str, said: str) -> None:
-    """State, zone, type, size for both roles together, and the block's end."""
-    reply = {"CapacityReservations": [GOOD | change]}
-    found = ask("reservation", {"ec2": [("describe_capacity_reservations", reply)]}, RESERVED)
-    assert [(each.state, said in each.evidence) for each in found] == [(state, True)]
-
-
-def test_unknown_ids_fail_and_missing_rights_warn(ask: Ask) -> None:
-    """The one is the user's, the other says nothing about the account."""
-    (gone,) = ask("image", {"ec2": [("describe_images", "InvalidAMIID.NotFound")]}, {})
-    assert gone.state == "fail"
-    (closed,) = ask("image", {"ec2": [("describe_images", "UnauthorizedOperation")]}, {})
-    assert (closed.state, closed.fix) == ("warn", "allow DescribeImages")
-
-
-@pytest.mark.parametrize(
-    ("state", "architecture", "expected"),
-    [
-        ("available", "x86_64", "pass"),
-        ("pending", "x86_64", "fail"),
-        ("available", "arm64", "fail"),
-    ],
-)
-def test_image_must_be_there(ask: Ask, state: str, architecture: str, expected: str) -> None:
-    """Available, and for x86-64."""
-    reply = {"Images": [{"ImageId": "ami-1", "State": state, "Architecture": architecture}]}
-    (found,) = ask("image", {"ec2": [("describe_images", reply)]}, {})
-    assert found.state == expected
-
-
-@pytest.mark.parametrize(
-    ("zone", "free", "expected"),
-    [("us-west-2b", 5, "pass"), ("us-west-2b", 4, "fail"), ("us-west-2a", 99, "fail")],
-)
-def test_imported_subnet_must_have_room(ask: Ask, zone: str, free: int, expected: str) -> None:
-    """One address a node and router, two for the load balancer; in the zone."""
-    network = {
-        "kind": "imported",
-        "vpc_id": "vpc-0123456789abcdef0",
-        "subnet_id": "subnet-0123456789abcdef0",
-        "client_cidrs": ["10.0.0.0/8"],
-    }
-    reply = {"Subnets": [{"AvailableIpAddressCount": free, "AvailabilityZone": zone}]}
-    (found,) = ask("addresses", {"ec2": [("describe_subnets", reply)]}, {"network": network})
-    assert found.state == expected
-
-
-def test_own_network_needs_no_addresses(ask: Ask) -> None:
-    """Its subnet is half of the VPC."""
-    assert ask("addresses", {}, {}) == []
-
-
-@pytest.mark.parametrize(
-    ("score", "state"), [("high", "pass"), ("low", "warn"), ("unsupported", "warn")]
-)
-def test_scarce_capacity_is_warned_of(ask: Ask, score: str, state: str) -> None:
-    """A guess of AWS, so never a failure."""
-    answer = ("get_capacity_manager_supportability_scores", {"AggregateScore": score})
-    found = ask("supportability", {"ec2": [ZONE, answer, ZONE, answer]}, {})
-    assert [each.state for each in found] == [state, state]
-
-
-def test_price_is_that_of_all_gpu_nodes(ask: Ask) -> None:
-    """From the price list, on demand."""
-    terms = {"a": {"priceDimensions": {"b": {"pricePerUnit": {"USD": "63.296"}}}}}
-    reply = {"PriceList": [json.dumps({"terms": {"OnDemand": terms}})]}
-    answers: list[Answer] = [("get_products", reply)] * 2
-    (found,) = ask("price", {"pricing": answers}, {"decode.count": 3})
-    assert found.evidence.startswith("253.18 USD an hour")
-
-
-def test_price_that_is_not_listed_is_a_warning(ask: Ask) -> None:
-    """Not a traceback, and not 0."""
-    (found,) = ask("price", {"pricing": [("get_products", {"PriceList": []})]}, {})
-    assert found.state == "warn"
-
-
-@pytest.mark.parametrize(("state", "expected"), [("available", "pass"), ("impaired", "fail")])
-def test_zone_must_be_usable(ask: Ask, state: str, expected: str) -> None:
-    """Its state is AWS's word."""
-    reply = {"AvailabilityZones": [{"State": state}]}
-    (found,) = ask("zone", {"ec2": [("describe_availability_zones", reply)]}, {})
-    assert (found.state, found.evidence) == (expected, f"us-west-2b is {state}")
-
-
-def test_one_check_that_cannot_be_asked_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without credentials every check that needs them warns."""
-
-    def nobody(service: str) -> Any:
-        raise NoCredentialsError
-
-    found = preflight(load_deployment(with_changes({}), "x"), nobody)
-    assert {each.check for each in found} == set(CHECKS) - {"reservation", "addresses"}
-    assert {each.state for each in found} == {"warn"}
-
-
-def test_command_prints_findings_and_ends_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed check is bad input; --json gives the same to programs."""
-    told = [Finding("zone", "pass", "there"), Finding("quota", "fail", "192 of 0", "raise it")]
-    monkeypatch.setattr(room, "preflight", lambda *_: told)
-    wanted = ["name=demo", "availability_zone=us-west-2b", "image.ami_id=ami-0123456789abcdef0"]
-    arguments = ["preflight", *(part for each in wanted for part in ("-c", f"turnback:{each}"))]
-    plain = CliRunner().invoke(app, arguments)
-    assert plain.exit_code == 2
-    assert "fail  quota           192 of 0\n      fix: raise it" in plain.output
-    shown = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).output)
-    assert [each["state"] for each in shown] == ["pass", "fail"]
-
-
-def test_command_tells_bad_settings() -> None:
-    """Before anything is asked."""
-    done = CliRunner().invoke(app, ["preflight", "-c", "turnback:kv.ttl=3"])
-    assert done.exit_code == 2
-    assert "kv.ttl" in done.output
+@pytest.mark.usefixtures("account")
+def test_clients_ask_the_plans_region() -> None:
+    """Whatever the environment's region; prices come from where the list answers."""
+    clients = preflight_clients("us-west-2")
+    asked = (clients.ec2, clients.quotas, clients.sts)
+    assert {client.meta.region_name for client in asked} == {"us-west-2"}
+    assert clients.pricing.meta.region_name == "us-east-1"

@@ -1,0 +1,1 @@
+"""What preflight asks of an account."""

@@ -1,0 +1,179 @@
+"""The `turnback` commands that speak to AWS."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from runtime.errors import EXIT_INTERRUPTED, BadInput, StartFailed, TurnbackError
+
+if TYPE_CHECKING:
+    from runtime.aws.checks.finding import Finding
+    from runtime.aws.scale import ScaleReport
+
+JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
+CountOption = Annotated[
+    int | None, typer.Option(min=0, help="Nodes of the role. Left out: the deployment's count.")
+]
+_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(scale)
+    app.command()(preflight)
+
+
+@contextmanager
+def _edge(interrupted: str) -> Iterator[None]:
+    """Errors become messages and exit codes.
+
+    Args:
+        interrupted: what to say at Ctrl-C.
+    """
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        yield
+    except TurnbackError as error:
+        typer.echo(f"\nerror: {error}", err=True)
+        raise typer.Exit(error.exit_code) from None
+    except BotoCoreError as error:
+        shown = BadInput(
+            "AWS cannot be asked",
+            got=str(error),
+            allowed="a region, and credentials where the command needs them",
+            fix="give --region or set AWS_REGION; set credentials",
+        )
+        typer.echo(f"\nerror: {shown}", err=True)
+        raise typer.Exit(shown.exit_code) from None
+    except KeyboardInterrupt:
+        typer.echo(f"\n{interrupted}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def scale(
+    action: Annotated[Literal["up", "down"], typer.Argument(help="up or down.")],
+    name: Annotated[str, typer.Argument(help="The deployment.")],
+    *,
+    prefill: CountOption = None,
+    decode: CountOption = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until the nodes are in service, or gone.")
+    ] = False,
+    timeout_s: Annotated[int, typer.Option(min=1, help="Longest such wait.")] = 1800,
+    region: Annotated[str, typer.Option(help="Left out: the environment's.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Start or end a deployment's nodes."""
+    from runtime.aws.clients import scale_clients
+    from runtime.aws.scale import Pace
+    from runtime.aws.scale import scale as set_capacity
+
+    if action == "down" and (prefill is not None or decode is not None):
+        raise typer.BadParameter("down ends all nodes; for fewer, scale up with smaller counts")
+    with _edge(f"interrupted; what was asked of {name}'s groups stays asked"):
+        report = set_capacity(
+            name,
+            action,
+            scale_clients(region),
+            _teller(as_json=as_json),
+            counts={"prefill": prefill, "decode": decode},
+            pace=Pace(timeout_s) if wait else None,
+        )
+        if as_json:
+            typer.echo(json.dumps(_scale_json(report)))
+        failure = report.failure()
+        if failure is not None:
+            raise failure
+
+
+def _teller(*, as_json: bool) -> Callable[[str], None]:
+    """Progress goes to stderr where a program reads stdout."""
+    return lambda line: typer.echo(line, err=as_json)
+
+
+def _scale_json(report: "ScaleReport") -> dict[str, Any]:
+    return {
+        "deployment": report.deployment,
+        "action": report.action,
+        "reached": report.reached,
+        "waited_s": round(report.waited_s, 1),
+        "usd_per_hour": report.usd_per_hour,
+        "groups": [
+            {
+                "name": group.name,
+                "role": group.role,
+                "wanted": report.goals.get(group.name, 0),
+                "in_service": group.in_service,
+                "instances": group.instances,
+            }
+            for group in report.groups
+        ],
+        "problems": [
+            {"group": each.group, "kind": each.kind.word, "message": each.message}
+            for each in report.problems
+        ],
+    }
+
+
+def preflight(
+    *,
+    settings: Annotated[Path, typer.Option(help="The deployment's settings.")] = Path(
+        "deployment.toml"
+    ),
+    context: Annotated[
+        list[str] | None, typer.Option("--context", "-c", help="turnback:PATH=VALUE; repeatable.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask AWS whether a deployment can run. Changes nothing, starts nothing."""
+    from runtime.aws.clients import preflight_clients
+    from runtime.aws.plan import plan_of
+    from runtime.aws.preflight import preflight as ask
+    from runtime.contract.settings_file import PREFIX, read_settings
+
+    given = [each.removeprefix(PREFIX).partition("=") for each in context or ()]
+    with _edge("interrupted; nothing was changed"):
+        plan = plan_of(read_settings(settings, {key: value for key, _, value in given}))
+        findings = ask(plan, preflight_clients(plan.region))
+        if as_json:
+            typer.echo(json.dumps(_preflight_json(plan.name, findings)))
+        else:
+            _print_findings(plan.name, findings)
+        failed = [finding for finding in findings if finding.status == "fail"]
+        if failed:
+            raise StartFailed(
+                f"{plan.name} would not start as it is planned",
+                got=f"{len(failed)} of {len(findings)} checks fail: "
+                + ", ".join(f"{each.check} ({each.subject})" for each in failed),
+                allowed="every check passes or warns",
+                fix="; ".join(f"{each.check}: {each.fix}" for each in failed),
+            )
+
+
+def _preflight_json(name: str, findings: "Sequence[Finding]") -> dict[str, Any]:
+    counts = {status: sum(finding.status == status for finding in findings) for status in _COLOURS}
+    return {
+        "deployment": name,
+        "counts": counts,
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def _print_findings(name: str, findings: "Sequence[Finding]") -> None:
+    table = Table(title=f"preflight of {name}", title_justify="left", show_lines=True)
+    for column in ("check", "subject", "", "evidence", "fix"):
+        table.add_column(column, overflow="fold")
+    for each in findings:
+        colour = _COLOURS[each.status]
+        shown = f"[{colour}]{each.status}[/{colour}]"
+        table.add_row(each.check, each.subject, shown, escape(each.evidence), escape(each.fix))
+    Console().print(table)
