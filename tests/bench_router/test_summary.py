@@ -20,7 +20,7 @@ def rows(mine: dict[str, float], **direct: float) -> list[dict[str, Any]]:
     runs = {
         "turnback": [mine],
         "vllm_router": [run()],
-        "direct": [run(**{"p50_ms": 1.0} | direct)],
+        "direct": [run(**{"p50_ms": 1.0, "total_p50_ms": 1.0} | direct)],
     }
     cases = (("one", 1), ("many", 16), (LARGE_BODY, 1))
     return [summary.row(name, clients, runs) for name, clients in cases]
@@ -34,7 +34,7 @@ def missed(mine: dict[str, float], **direct: float) -> list[str]:
 def test_equal_routers_hold_every_bar() -> None:
     """A router as good as the other one passes."""
     assert missed(run()) == []
-    assert len(summary.bars(rows(run()))) == 7
+    assert len(summary.bars(rows(run()))) == 9
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,8 @@ def test_equal_routers_hold_every_bar() -> None:
         ({"p50_ms": 2.51}, ("p50 first byte", "time added")),
         ({"cpu_ms": 2.21}, "CPU per request"),
         ({"cpu_ms": math.nan}, "CPU per request"),
-        ({"p50_ms": 2.31}, "time added"),
+        ({"p50_ms": 2.31}, "time added to the first byte"),
+        ({"total_p50_ms": 2.31}, "time added to the whole answer"),
         ({"errored": 1}, "answers that failed"),
         ({"incomplete": 1}, "answers that failed"),
         ({"leaks": 1}, "handles that reached"),
