@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -165,6 +166,7 @@ class Router:
         given = request.headers.get(REQUEST_ID_HEADER, "")
         request_id = given if _SAFE_ID.fullmatch(given) else fresh_id()
         REQUEST_ID.set(request_id)
+        began_s = time.perf_counter()
         try:
             response = await self._dispatch(request, request_id)
             if not response.prepared:
@@ -185,10 +187,10 @@ class Router:
         except Exception:
             logger.exception("a request failed for a reason the router does not know")
             refused = _unknown()
-        return self._refusal(request, refused, request_id)
+        return self._refusal(request, refused, request_id, began_s)
 
     def _refusal(
-        self, request: web.BaseRequest, refused: RequestFailed, request_id: str
+        self, request: web.BaseRequest, refused: RequestFailed, request_id: str, began_s: float
     ) -> web.Response:
         self.turns.metrics.refused(refused.status)
         headers = {"Content-Type": JSON_TYPE, REQUEST_ID_HEADER: request_id}
@@ -197,7 +199,8 @@ class Router:
         if refused.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         if request.path in APIS:
-            headers |= {PATH_HEADER: "refused", TIMING_HEADER: "total;dur=0"}
+            taken_ms = (time.perf_counter() - began_s) * 1000
+            headers |= {PATH_HEADER: "refused", TIMING_HEADER: f"refused;dur={taken_ms:.2f}"}
         if refused.status == 405:
             mine = {method for method, path in self._routes if path == request.path}
             headers["Allow"] = ", ".join(sorted(mine or {"POST"}))
@@ -261,7 +264,7 @@ class Router:
             self.turns.left(turn, serving)
             raise
         except RequestFailed as failure:
-            response = self._refusal(request, failure, request_id)
+            response = self._refusal(request, failure, request_id, turn.began_s)
             response.headers.update(turn_headers(turn, is_debug=is_debug))
             return response
         outcome = "failed"
@@ -309,7 +312,7 @@ class Router:
 
     async def _ready(self, _request: web.BaseRequest) -> web.Response:
         fleet = self.turns.fleet
-        is_ready = not self.is_draining and fleet.pair() is not None
+        is_ready = not self.is_draining and fleet.generation() is not None
         told = [
             {"name": node.name, "state": node.state, "generation": node.generation}
             for node in fleet.nodes

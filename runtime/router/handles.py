@@ -89,7 +89,7 @@ class Handles:
             self._metrics.took("owner_gone")
             turn.note(f"handle dropped: {problem or 'its decode node is gone'}")
             return None
-        if self._fleet.pair(generation=stored.generation) is None:
+        if self._fleet.generation(stored.generation) is None:
             self._metrics.took("no_peer")
             turn.note("handle left: no prefill node of its generation can be used now")
             if not await self._store.put_back(taken, _now_s()):

@@ -93,14 +93,6 @@ def rank_of(engine_id: str) -> int:
     return int(match[1]) if match else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A P and the Ds of its generation, best first."""
-
-    prefill: Node
-    decodes: list[Node]
-
-
 class Fleet:
     """All nodes, as the configuration names them.
 
@@ -166,34 +158,22 @@ class Fleet:
             if node.role == role and generation in (None, node.generation) and node.is_usable(now_s)
         ]
 
-    def pair(
-        self,
-        *,
-        generation: str | None = None,
-        last_prefill: str | None = None,
-        owner: str | None = None,
-        hint: str | None = None,
-    ) -> Pair | None:
-        """Choose P and D together, so that no leg is sent that cannot be followed.
+    def generation(self, wanted: str | None = None) -> str | None:
+        """Whose P and D serve a turn: that of the shortest P queue among those that have both.
+
+        P and D are looked at together, so that no leg is sent that cannot be followed.
 
         Args:
-            generation: the handle's; None for any.
-            last_prefill: URL of the P to prefer where queues are alike.
-            owner: URL of the D to prefer.
-            hint: names requests that belong together.
-        """
-        decodes = self.usable("decode", generation)
-        generations = {node.generation for node in decodes}
-        prefills = [
-            node for node in self.usable("prefill", generation) if node.generation in generations
-        ]
-        if not prefills:
-            return None
-        best = prefill_order(prefills, last_prefill)[0]
-        mates = [node for node in decodes if node.generation == best.generation]
-        return Pair(best, decode_order(mates, owner, hint))
+            wanted: the handle's; None for any.
 
-    def prefills(self, generation: str, last_url: str | None) -> list[Node]:
+        Returns:
+            None when no P with a D can be used.
+        """
+        followed = {node.generation for node in self.usable("decode", wanted)}
+        prefills = [p for p in self.usable("prefill", wanted) if p.generation in followed]
+        return prefill_order(prefills, None)[0].generation if prefills else None
+
+    def prefills(self, generation: str | None, last_url: str | None) -> list[Node]:
         """P nodes of a generation, best first."""
         return prefill_order(self.usable("prefill", generation), last_url)
 
@@ -210,19 +190,18 @@ class Fleet:
         """A node did not serve what it was sent; `about` as for Breaker.failed."""
         node.breaker.failed(time.monotonic(), about)
 
-    async def wait_for_pair(self, *, is_direct: bool, hint: str | None) -> Pair | None:
-        """A pair as soon as there is one; for direct turns the P does not matter.
+    async def serving(self, *, is_direct: bool = False) -> str | None:
+        """The generation to serve with, as soon as there is one; None for D alone.
 
         Raises:
             RequestFailed: 503; none came in time, or too many wait already.
         """
         deadline_s = time.monotonic() + self._spec.queue_timeout_s
         while True:
-            if is_direct:
-                if self.usable("decode"):
-                    return None
-            elif (pair := self.pair(hint=hint)) is not None:
-                return pair
+            if is_direct and self.usable("decode"):
+                return None
+            if not is_direct and (generation := self.generation()) is not None:
+                return generation
             if not await self.breathe(deadline_s):
                 role = "prefill" if self.usable("decode") and not is_direct else "decode"
                 raise no_node(role, self.told())

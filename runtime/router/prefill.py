@@ -81,9 +81,7 @@ class Prefill:
         until_s = time.monotonic() + self._spec.queue_timeout_s
         is_repeated = False
         while True:
-            pair = await self._fleet.wait_for_pair(is_direct=False, hint=turn.hint)
-            generation = pair.prefill.generation if pair else ""
-            nodes = self._fleet.prefills(generation, turn.last_prefill)
+            nodes = self._fleet.prefills(await self._fleet.serving(), turn.last_prefill)
             nodes.sort(key=lambda node: node is failed)
             try:
                 if (found := await self._at_one(turn, nodes, Claim(None))) is not None:

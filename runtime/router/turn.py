@@ -189,7 +189,7 @@ class Turns:
     async def _attempt(self, turn: Turn, claim: Claim, *, avoid: Node | None = None) -> Answer:
         """Both legs once; LegFailed means that D failed after it was reached."""
         if turn.path == "direct":
-            await self.fleet.wait_for_pair(is_direct=True, hint=turn.hint)
+            await self.fleet.serving(is_direct=True)
             return await self._decode.run(turn, legs.direct_body(turn.body), None, avoid=avoid)
         node, p_dict = await self._prefill.run(turn, claim)
         turn.prefill_url = node.url

@@ -177,19 +177,11 @@ class EngineClient:
         connection = self._reuse(origin) or await self._connect(origin)
         connection.begin(time.monotonic() + timeout_s)
         self._busy.add(connection)
-        lines = [
-            b"%s %s HTTP/1.1\r\nHost: %s\r\n" % (method.encode(), path.encode(), origin.header)
-        ]
-        for name, value in (headers or {}).items():
-            lines.append(f"{name}: {value}\r\n".encode("utf-8", "surrogateescape"))
-        if body or method != "GET":
-            lines.append(b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body))
-        lines.extend((b"\r\n", body))
         try:
             assert connection.transport is not None  # noqa: S101 - it is connected
             if on_write is not None:
                 on_write()
-            connection.transport.write(b"".join(lines))
+            connection.transport.write(_written(method, path, origin, headers or {}, body))
             await connection.head()
         except BaseException:  # cancellation too: the engine's request must end
             self.done(origin, connection)
@@ -263,3 +255,15 @@ class EngineClient:
         for connection in [*self._busy, *(c for idle in self._idle.values() for c in idle)]:
             connection.fail("the router stops")
         self._idle.clear()
+
+
+def _written(
+    method: str, path: str, origin: Origin, headers: Mapping[str, str], body: bytes
+) -> bytes:
+    """A request as it goes over the wire."""
+    lines = [b"%s %s HTTP/1.1\r\nHost: %s\r\n" % (method.encode(), path.encode(), origin.header)]
+    for name, value in headers.items():
+        lines.append(f"{name}: {value}\r\n".encode("utf-8", "surrogateescape"))
+    if body or method != "GET":
+        lines.append(b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body))
+    return b"".join([*lines, b"\r\n", body])

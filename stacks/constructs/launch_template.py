@@ -61,11 +61,7 @@ class LaunchTemplate(Construct):
             self,
             "Template",
             launch_template_name=name,
-            tag_specifications=[
-                Template.LaunchTemplateTagSpecificationProperty(
-                    resource_type="launch-template", tags=_cfn_tags(tags)
-                )
-            ],
+            tag_specifications=[_template_tags(tags)],
             launch_template_data=Template.LaunchTemplateDataProperty(
                 image_id=image_id,
                 instance_type=instance_type,
@@ -89,6 +85,12 @@ class LaunchTemplate(Construct):
                 capacity_reservation_specification=_reservation(capacity),
             ),
         )
+
+
+def _template_tags(tags: Mapping[str, str]) -> Template.LaunchTemplateTagSpecificationProperty:
+    return Template.LaunchTemplateTagSpecificationProperty(
+        resource_type="launch-template", tags=_cfn_tags(tags)
+    )
 
 
 def _check(

@@ -39,6 +39,13 @@ SPECIAL_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 LONG_TEXT = " ".join(f"fact {number} about the sea" for number in range(40))
 """A few hundred tokens: more than threshold and block size."""
 
+HI: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 2,
+}
+"""A chat turn that takes no time."""
+
 Message = dict[str, str]
 
 

@@ -32,7 +32,7 @@ async def test_models_come_from_a_decode_node_that_answers(model: Path) -> None:
     """/v1/models is a D's, a dead D is skipped."""
     async with running_fleet(model, dead_decodes=1) as fleet:
         status, body = await get(fleet, "/v1/models")
-        assert status == 200
+        assert status == 200, body
         assert isinstance(body, dict)
         assert body["data"][0]["id"] == MODEL
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.router.fleet import (
+    HI,
     LONG_TEXT,
     MODEL,
     Fleet,
@@ -19,7 +20,6 @@ from tests.router.fleet import (
     url_of,
 )
 
-HI = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 OPENAI = {"message", "type", "param", "code", "what", "got", "allowed", "fix"}
 
 

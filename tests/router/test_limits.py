@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from runtime.router import relay
 from tests.router.clients import BODIES
 from tests.router.fleet import (
+    HI,
     HOST,
     LONG_TEXT,
     MODEL,
@@ -19,12 +21,6 @@ from tests.router.fleet import (
     until,
     url_of,
 )
-
-HI: dict[str, Any] = {
-    "model": MODEL,
-    "messages": [{"role": "user", "content": "hi"}],
-    "max_tokens": 2,
-}
 
 
 def head(fleet: Fleet, length: int, *more: bytes) -> bytes:
@@ -139,13 +135,25 @@ async def test_broken_streams_count_against_their_node(model: Path) -> None:
         assert await fleet.metric(line)
 
 
-async def test_event_that_cannot_be_written_again_does_no_harm(model: Path) -> None:
-    """300 levels beside an internal field: left out of the stream, which stays one reply."""
-    async with running_fleet(model) as fleet:
-        fleet.decodes[0].faults.spoil_next = [{"turnback_x": json.loads("[" * 253 + "]" * 253)}]
-        reply = await fleet.post(HI | {"stream": True})
-        assert b"HTTP/1.1" not in reply.raw
-        assert (await fleet.post(HI)).status == 200
+async def test_stream_that_fails_in_the_router_is_one_reply(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong in its middle, no second head stands among its chunks."""
+
+    def broken(_frame: bytes) -> Any:
+        raise RuntimeError("for a test")
+
+    monkeypatch.setattr(relay, "clean_frame", broken)
+    async with running_fleet(model, engine={"token_ms": 5.0}) as fleet:
+        reader, writer = await connected(fleet)
+        body = json.dumps(HI | {"stream": True}).encode()
+        writer.write(head(fleet, len(body)) + body)
+        async with asyncio.timeout(5):
+            got = await reader.read()
+        assert got.count(b"HTTP/1.1") == 1
+        assert not got.endswith(b"0\r\n\r\n")
+        writer.close()
+        await until(lambda: not fleet.turns.admission.running)
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/v1/chat/completions"])

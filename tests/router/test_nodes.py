@@ -65,7 +65,7 @@ def test_idle_node_that_is_no_longer_listed_is_gone() -> None:
     fleet = fleet_of("p1", "d1")
     fleet.update([address("p1")])
     assert fleet.find("decode", "http://d1:8000") is None
-    assert fleet.pair() is None
+    assert fleet.generation() is None
 
 
 @pytest.mark.parametrize("busy", [{"running": 1}, {"outstanding_tokens": 5}])
@@ -135,11 +135,11 @@ def test_one_request_tries_a_node_after_its_breaker_was_open() -> None:
 def test_node_of_unknown_generation_is_not_used() -> None:
     """Two nodes that have not told their versions yet might be of two."""
     fleet = fleet_of(address("p1", generation=""), address("d1", generation=""))
-    assert fleet.pair() is None
+    assert fleet.generation() is None
     assert fleet.told() == "prefill-1 joining, decode-1 joining"
     for name in ("p1", "d1"):
         node(fleet, name).version = "0.33.0"
-    assert fleet.pair() is not None
+    assert fleet.generation() is not None
 
 
 # Pairs
@@ -148,22 +148,20 @@ def test_node_of_unknown_generation_is_not_used() -> None:
 def test_pair_is_of_one_generation() -> None:
     """P and D of two generations never meet, whatever is preferred."""
     fleet = fleet_of("p1", "d1", address("p2", generation="h"), address("d2", generation="h"))
-    pair = fleet.pair(last_prefill="http://p1:8000", owner="http://d2:8000")
-    assert pair is not None
-    assert (hosts([pair.prefill]), hosts(pair.decodes)) == (["p1"], ["d1"])
-    pair = fleet.pair(generation="h")
-    assert pair is not None
-    assert (hosts([pair.prefill]), hosts(pair.decodes)) == (["p2"], ["d2"])
+    assert fleet.generation() == "g"
+    assert hosts(fleet.prefills("g", "http://p2:8000")) == ["p1"]
+    assert hosts(fleet.decodes("g", "http://d2:8000", None)) == ["d1"]
+    assert fleet.generation("h") == "h"
+    node(fleet, "p1").outstanding_tokens = 10**6
+    assert fleet.generation() == "h"
 
 
 def test_no_leg_is_sent_that_cannot_be_followed() -> None:
     """A P without a D of its generation is no choice, even the idlest one."""
     fleet = fleet_of("p1", "d1", address("p2", generation="h"))
     node(fleet, "p1").outstanding_tokens = 10**6
-    pair = fleet.pair()
-    assert pair is not None
-    assert hosts([pair.prefill]) == ["p1"]
-    assert fleet.pair(generation="h") is None
+    assert fleet.generation() == "g"
+    assert fleet.generation("h") is None
 
 
 def test_versions_are_generations_unless_one_is_declared() -> None:
@@ -171,9 +169,8 @@ def test_versions_are_generations_unless_one_is_declared() -> None:
     fleet = fleet_of(*(address(name, generation="") for name in ("p1", "d1", "d2")))
     for name, version in (("p1", "0.33.0"), ("d1", "0.32.0"), ("d2", "0.33.0")):
         node(fleet, name).version = version
-    pair = fleet.pair()
-    assert pair is not None
-    assert hosts(pair.decodes) == ["d2"]
+    assert fleet.generation() == "0.33.0"
+    assert hosts(fleet.decodes("0.33.0", None, None)) == ["d2"]
     node(fleet, "d1").declared_generation = "g"
     assert node(fleet, "d1").generation == "g"
 
@@ -200,13 +197,11 @@ def test_used_nodes_take_turns() -> None:
 async def test_waiting_turn_is_served_when_a_node_comes() -> None:
     """A turn that finds no pair waits for one instead of failing."""
     fleet = fleet_of("p1", queue_timeout_s=5.0)
-    task = asyncio.create_task(fleet.wait_for_pair(is_direct=False, hint=None))
+    task = asyncio.create_task(fleet.serving())
     await until(lambda: fleet._waiting == 1)
     fleet.update([address("p1"), address("d1")])
-    async with asyncio.timeout(0.4):  # woken, and not by its own look every half second
-        pair = await task
-    assert pair is not None
-    assert hosts(pair.decodes) == ["d1"]
+    async with asyncio.timeout(0.05):  # woken, and not by its own look every 0.1 s
+        assert await task == "g"
     assert fleet._waiting == 0
 
 
@@ -218,24 +213,24 @@ async def test_wait_in_vain_is_503(names: list[str], is_direct: bool, role: str)
     """The refusal names the role that is missing, and all nodes' states, and a time."""
     fleet = fleet_of(*names, queue_timeout_s=0.01)
     with pytest.raises(RequestFailed, match=f"no {role} node") as told:
-        await fleet.wait_for_pair(is_direct=is_direct, hint=None)
+        await fleet.serving(is_direct=is_direct)
     assert (told.value.status, told.value.retry_after_s) == (503, 2)
     assert told.value.got == f"{fleet.nodes[0].name} ok"
 
 
 async def test_direct_turn_needs_no_prefill_node() -> None:
     """D alone serves it."""
-    assert await fleet_of("d1").wait_for_pair(is_direct=True, hint=None) is None
+    assert await fleet_of("d1").serving(is_direct=True) is None
 
 
 async def test_too_many_waiting_turns_are_refused_at_once() -> None:
     """The queue for nodes is bounded like the other one."""
     fleet = fleet_of("p1", queue_timeout_s=60.0, max_waiting_turns=1)
-    first = asyncio.create_task(fleet.wait_for_pair(is_direct=False, hint=None))
+    first = asyncio.create_task(fleet.serving())
     await until(lambda: fleet._waiting == 1)
     async with asyncio.timeout(1.0):
         with pytest.raises(RequestFailed):
-            await fleet.wait_for_pair(is_direct=False, hint=None)
+            await fleet.serving()
     first.cancel()
     await asyncio.wait([first])
     assert fleet._waiting == 0

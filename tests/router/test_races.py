@@ -8,6 +8,7 @@ import pytest
 
 from runtime.engine_api import PIN
 from tests.router.fleet import (
+    HI,
     LONG_TEXT,
     MODEL,
     params_of,
@@ -16,12 +17,6 @@ from tests.router.fleet import (
     until,
     url_of,
 )
-
-HI: dict[str, Any] = {
-    "model": MODEL,
-    "messages": [{"role": "user", "content": "hi"}],
-    "max_tokens": 2,
-}
 
 
 async def test_switch_holds_for_turns_that_run(model: Path) -> None:
@@ -150,6 +145,7 @@ async def test_refusals_tell_path_and_request_id(model: Path) -> None:
     async with running_fleet(model) as fleet:
         reply = await fleet.post(b"{")
         assert (reply.status, reply.path) == (400, "refused")
+        assert float(reply.headers["Server-Timing"].removeprefix("refused;dur=")) > 0
         for path in ("/v1/models", "/health", "/metrics"):
             async with fleet.session.get(f"{fleet.url}{path}") as other:
                 assert other.headers["X-Request-ID"]

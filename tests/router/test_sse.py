@@ -107,3 +107,18 @@ def test_unreadable_marked_json_is_an_error(raw: bytes) -> None:
     """A marked body that is not one object is never passed on."""
     with pytest.raises(ValueError, match=r".+"):
         clean_json(raw)
+
+
+DEEP = b"[" * 300 + b"]" * 300
+"""orjson reads it and does not write it."""
+
+
+def test_marked_frame_that_cannot_be_written_again_is_left_out() -> None:
+    """It never reaches the client with its marks, and ends no stream."""
+    assert clean_frame(b'data: {"turnback_x":1,"a":' + DEEP + b"}\n\n") == (b"", None)
+
+
+def test_marked_json_that_cannot_be_written_again_is_an_error() -> None:
+    """The leg fails as with any other nonsense."""
+    with pytest.raises(ValueError, match="cannot be passed on"):
+        clean_json(b'{"turnback_x":1,"a":' + DEEP + b"}")
