@@ -162,3 +162,23 @@ async def test_many_turns_at_once_are_all_served(model: Path) -> None:
             *(fleet.post(body, headers={"X-Turnback-Reuse": "off"}) for body in bodies)
         )
         assert [reply.text for reply in replies] == [reply.text for reply in again]
+
+
+async def test_images_reach_both_legs_and_are_part_of_the_history(model: Path) -> None:
+    """Parts go on as they are; another image under the same text is another history."""
+    async with running_fleet(model) as fleet:
+
+        def asked(image: str) -> list[Item]:
+            url = {"url": f"data:image/png;base64,{image}"}
+            parts = [{"type": "text", "text": LONG_TEXT}, {"type": "image_url", "image_url": url}]
+            return [{"role": "user", "content": parts}]
+
+        first = await fleet.post({"model": MODEL, "messages": asked("aaaa"), "max_tokens": 4})
+        for leg in legs_of([*fleet.prefills, *fleet.decodes]):
+            assert leg.body["messages"] == asked("aaaa")
+        answer = {"role": "assistant", "content": first.text}
+        paths = []
+        for image in ("bbbb", "aaaa"):
+            history = [*asked(image), answer, {"role": "user", "content": "and then"}]
+            paths.append((await fleet.post({"model": MODEL, "messages": history})).path)
+        assert paths == ["cold", "warm"]
