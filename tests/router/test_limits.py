@@ -96,6 +96,20 @@ async def test_node_that_refuses_connections_is_waited_for(model: Path) -> None:
         assert (warm.path, cold.path) == ("warm", "cold")
 
 
+async def test_decode_node_that_refuses_connections_is_waited_for(model: Path) -> None:
+    """P's blocks wait with the turn, within their lease; the dict goes out once."""
+    async with running_fleet(model, queue_timeout_s=5, health_interval_s=60) as fleet:
+        (node,) = fleet.turns.fleet.usable("decode")
+        reachable, node.url = node.url, f"http://{HOST}:1"
+        turn = asyncio.create_task(fleet.post(HI))
+        await until(lambda: fleet.prefills[0].requests)
+        await asyncio.sleep(0.2)
+        assert not turn.done()
+        node.url = reachable
+        assert (await turn).status == 200
+        assert len(fleet.prefills[0].requests) == 1
+
+
 async def test_restarted_prefill_node_is_not_the_decode_nodes_fault(model: Path) -> None:
     """D cannot read what P has forgotten: the retry succeeds there, and its breaker stays shut."""
     async with running_fleet(model, breaker_failures=1) as fleet:
@@ -199,7 +213,10 @@ async def test_other_tenants_response_is_not_to_be_had(model: Path) -> None:
         body = {"model": MODEL, "input": "hi", "max_output_tokens": 2}
         first = await fleet.post(body, path="/v1/responses", headers=mine)
         more = body | {"previous_response_id": first.body["id"]}
-        assert (await fleet.post(more, path="/v1/responses", headers=other)).status == 404
+        refused = await fleet.post(more, path="/v1/responses", headers=other)
+        assert refused.status == 404
+        assert refused.body["error"]["what"] == "there is no such response"
+        assert len(fleet.decodes[0].requests) == 1
         url = f"{fleet.url}/v1/responses/{first.body['id']}"
         async with fleet.session.get(url, headers=other) as reply:
             assert reply.status == 404
