@@ -142,7 +142,6 @@ class Router:
     async def stop(self) -> None:
         """Let running turns end, then give back what nobody can use."""
         self.is_draining = True
-        await self.turns.canary.close()
         try:
             async with asyncio.timeout(self.spec.drain_s):
                 await self.turns.admission.idle.wait()
