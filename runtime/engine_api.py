@@ -6,8 +6,10 @@ Source: vLLM 0.32 and 0.33, v1/nixl/pull_scheduler.py, `request_finished`.
 """
 
 import re
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import countOf
 from typing import Any, TypeGuard
 
 KV_PARAMS = "kv_transfer_params"
@@ -36,6 +38,7 @@ _PASSED_ON = (
 )
 _CACHED_TOKENS = "remote_prefill_cached_tokens"
 _MAX_BLOCK_ID = 2**31 - 1
+"""A greater one ends a stock engine's worker."""
 _MAX_RANKS = 1024
 _MAX_TEXT = 512
 
@@ -143,11 +146,20 @@ def _block_ids_problem(groups: Any) -> str | None:
     filled = [group for group in groups if group]
     if not filled:
         return "remote_block_ids holds no block"
-    # By type and extremes: a handle of 100,000 tokens has thousands of ids.
-    are_ints = all(set(map(type, group)) == {int} for group in filled)
-    if not are_ints or min(map(min, filled)) < 0 or max(map(max, filled)) > _MAX_BLOCK_ID:
+    if not all(map(_are_block_ids, filled)):
         return f"remote_block_ids must hold integers in 0..{_MAX_BLOCK_ID}"
     return None
+
+
+def _are_block_ids(group: Sequence[Any]) -> bool:
+    """Whether all are integers in range; a handle of 100,000 tokens has thousands of them."""
+    if countOf(map(type, group), int) != len(group):
+        return False
+    try:
+        array("I", group)  # quicker than min(): none is below 0
+    except OverflowError:
+        return False
+    return max(group) <= _MAX_BLOCK_ID
 
 
 def block_count_problem(

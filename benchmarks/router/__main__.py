@@ -1,6 +1,7 @@
 """`make bench-router`: this kit's router beside vllm-router.
 
     python -m benchmarks.router [--quick] [--repeats N] [--null-params] [--vllm-policy P]
+        [--options="..."]
 
 Both have the same mock engines and the same load, in turns: A B A B. The router under
 test has one core; the engines and the clients have another. Ends with 1 when a bar is
@@ -61,13 +62,17 @@ class Bench:
         console: for progress.
         measure_s: measured time of one repeat; a part of it comes before, to warm up.
         policy: of vllm-router.
+        options: further ones of `turnback router`.
 
     Attributes:
         redone: runs done again.
     """
 
-    def __init__(self, console: Console, measure_s: float, policy: str) -> None:
+    def __init__(
+        self, console: Console, measure_s: float, policy: str, options: Sequence[str]
+    ) -> None:
         self._console, self._measure_s, self._policy = console, measure_s, policy
+        self._options = options
         self._router_core, self._other_core = processes.cores()
         self._first = count(1, _NUMBERS_PER_RUN)
         self.redone = 0
@@ -80,7 +85,7 @@ class Bench:
         with ExitStack() as stack:
             mocks = stack.enter_context(targets.mock_engines(self._other_core, *mock_options))
             routers = [
-                stack.enter_context(targets.turnback(mocks, self._router_core)),
+                stack.enter_context(targets.turnback(mocks, self._router_core, *self._options)),
                 stack.enter_context(targets.vllm_router(mocks, self._router_core, self._policy)),
             ]
             direct = targets.Target("direct", mocks.decode, 0)
@@ -173,6 +178,7 @@ def main() -> int:
         "--null-params", action="store_true", help="every event names kv_transfer_params, as 0.33's"
     )
     parser.add_argument("--vllm-policy", default=targets.VLLM_POLICY)
+    parser.add_argument("--options", default="", help="further ones of turnback router")
     options = parser.parse_args()
     repeats, measure_s = (1, 1.0) if options.quick else (options.repeats, options.measure_s)
     console = Console(width=max(140, Console().width))
@@ -184,11 +190,12 @@ def main() -> int:
         "measure_s": measure_s,
         "null_params": options.null_params,
         "vllm_router_policy": options.vllm_policy,
+        "turnback_options": options.options,
     }
     targets.vllm_router_binary()
     os.sched_setaffinity(0, {other_core})
     mock_options = ["--null-params"] if options.null_params else []
-    bench = Bench(console, measure_s, options.vllm_policy)
+    bench = Bench(console, measure_s, options.vllm_policy, options.options.split())
     results: dict[str, Any] = {"schema_version": 1, "environment": told_environment}
     try:
         rows = bench.rows(repeats, mock_options)

@@ -22,6 +22,7 @@ from benchmarks.router.summary import percentile
 from benchmarks.router.wire import BadMessage, ReplyReader
 from runtime.contract.http import PIN_HEADER
 
+API_KEY = "a key of the benchmark"
 _AFTER_ERROR_S = 0.02
 _MAX_PROBLEMS = 5
 _FILLER = "the quick brown fox jumps over the lazy dog and runs on "
@@ -30,6 +31,7 @@ _ASSISTANT = '{{"role":"assistant","content":"{}"}}'
 _BODY = '{{"model":"{}","stream":true,"max_tokens":{},"seed":{},"temperature":0.0,"messages":[{}]}}'
 _HEAD = (
     "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n"
+    f"Authorization: Bearer {API_KEY}\r\n"
     "Content-Type: application/json\r\nX-Session-ID: {}\r\nX-Conversation-ID: {}\r\n"
     "{}Content-Length: {}\r\n\r\n"
 )

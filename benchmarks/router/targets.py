@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from benchmarks.router.client import API_KEY
 from benchmarks.router.processes import HOST, started, wait_until_serving
 from runtime.local.checks import free_ports
 
@@ -87,12 +88,20 @@ def mock_engines(core: int, *more: str) -> Iterator[Mocks]:
 
 
 @contextmanager
-def turnback(mocks: Mocks, core: int) -> Iterator[Target]:
-    """This kit's router with its defaults."""
+def turnback(mocks: Mocks, core: int, *more: str) -> Iterator[Target]:
+    """This kit's router with API keys, else with its defaults.
+
+    Args:
+        mocks: the engines.
+        core: where it runs.
+        more: further options of `turnback router`.
+    """
+    keys = write_results({"keys": [{"key": API_KEY, "tenant": "benchmark"}]}, "keys.json")
     (port,) = free_ports(1)
     prefill, decode = mocks.urls
     command = str(Path(sys.executable).parent / "turnback")
     argv = [command, "router", "--prefill", prefill, "--decode", decode, "--port", str(port)]
+    argv += ["--api-keys-file", str(keys), *more]
     with started(argv, core=core, log=_LOGS / "turnback.log") as child:
         wait_until_serving(child, port, "turnback router")
         yield Target("turnback", port, child.pid)

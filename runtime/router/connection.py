@@ -7,11 +7,16 @@ from typing import Any
 
 import httptools
 
+from runtime.router.ticks import Ticks
+
 _SEND_BYTES = 1 << 20
 """A prompt of this size leaves in one write, without waiting for the engine in between."""
 
 _BUFFER_BYTES = 1 << 20
 """Reading stops while a slow client leaves this much unread."""
+
+_LOOP_TICK_S = 0.001
+"""uvloop's timers count milliseconds."""
 
 
 class Broken(Exception):
@@ -32,14 +37,22 @@ Sink = Callable[[bytes], bool]
 
 
 class Connection(asyncio.Protocol):
-    """One connection; one request at a time."""
+    """One connection; one request at a time.
 
-    def __init__(self) -> None:
+    Args:
+        ticks: for short pauses of reading.
+    """
+
+    def __init__(self, ticks: Ticks) -> None:
         self.transport: asyncio.Transport | None = None
+        self._ticks = ticks
         self.idle_since_s = 0.0
         self._clear()
 
     def _clear(self) -> None:
+        self._chunks: list[bytes] = []
+        # An engine sends each token as a chunk of its own: a method of ours would cost more.
+        self.on_body = self._chunks.append
         self.parser: Any = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -50,7 +63,6 @@ class Connection(asyncio.Protocol):
         self.problem: str | None = None
         self.deadline_s: float | None = None
         self.sink: Sink | None = None
-        self._chunks: list[bytes] = []
         self._buffered_bytes = 0
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
@@ -68,8 +80,13 @@ class Connection(asyncio.Protocol):
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.fail(f"the reply is not HTTP: {error}")
-        if not self._is_pushed():
-            self._wake()
+        if self._is_pushed():
+            return
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes > _BUFFER_BYTES and not self._is_paused and self.transport:
+            self.transport.pause_reading()
+            self._is_paused = True
+        self._wake()
 
     def _is_pushed(self) -> bool:
         """Whether the sink took all that has come; the end is left to who waits for it."""
@@ -103,13 +120,6 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self.status = self.parser.get_status_code()
-
-    def on_body(self, body: bytes) -> None:
-        self._chunks.append(body)
-        self._buffered_bytes += len(body)
-        if self._buffered_bytes > _BUFFER_BYTES and not self._is_paused and self.transport:
-            self.transport.pause_reading()
-            self._is_paused = True
 
     def on_message_complete(self) -> None:
         if self.status >= 200:
@@ -148,7 +158,10 @@ class Connection(asyncio.Protocol):
         if self.transport is not None and not self._is_paused and self.is_usable:
             self._is_paused = True
             self.transport.pause_reading()
-            asyncio.get_running_loop().call_later(seconds, self.resume)
+            if seconds < _LOOP_TICK_S:
+                self._ticks.call(self.resume)
+            else:
+                asyncio.get_running_loop().call_later(seconds, self.resume)
 
     def resume(self) -> None:
         if self._is_paused and self.is_usable and self.transport is not None:

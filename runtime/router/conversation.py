@@ -40,13 +40,14 @@ class Message:
     def digest(self, before: bytes) -> bytes:
         """Digest of the history that ends in this message."""
         text = self.text.encode("utf-8", "surrogatepass")
-        hasher = hashlib.sha256(before)
-        hasher.update(f"{self.role}\n{len(text)}\n".encode("utf-8", "surrogatepass"))
-        # Within a tenant a checksum is enough for long texts: see the top of this file.
-        hasher.update(text if len(text) < _LONG_BYTES else b"%x" % zlib.crc32(text))
-        if self.parts:
-            hasher.update(_canonical(self.parts))
-        return hasher.digest()[:_DIGEST_BYTES]
+        role = self.role.encode("utf-8", "surrogatepass")
+        size_bytes = len(text)
+        if size_bytes >= _LONG_BYTES:
+            # Within a tenant a checksum is enough for long texts: see the top of this file.
+            text = b"%x" % zlib.crc32(text)
+        parts = _canonical(self.parts) if self.parts else b""
+        told = b"%b%b\n%d\n%b%b" % (before, role, size_bytes, text, parts)
+        return hashlib.sha256(told).digest()[:_DIGEST_BYTES]
 
 
 @dataclass(frozen=True, slots=True)

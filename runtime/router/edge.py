@@ -47,6 +47,11 @@ class Edge:
         length = request.content_length
         if length is not None and length > self._spec.max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self._spec.max_body_bytes, length)
+        if length is not None and request.content.is_eof():  # most have come by now
+            body = request.content.read_nowait()
+            if len(body) > self._spec.max_body_bytes:  # it was compressed
+                raise web.HTTPRequestEntityTooLarge(self._spec.max_body_bytes, len(body))
+            return body
         size_bytes = self._spec.max_body_bytes if length is None else length
         if self._reading_bytes + size_bytes > max(_MOST_BYTES, self._spec.max_body_bytes):
             raise too_busy(

@@ -84,7 +84,9 @@ class Handles:
         stored = taken.stored
         owner = self._fleet.find("decode", stored.decode_url)
         owner_of(taken, turn)
-        problem = legs.handle_problem(stored.handle, self._spec.kv.block_size_tokens)
+        problem = None
+        if not self._store.never_waits:  # other routers wrote to it
+            problem = legs.handle_problem(stored.handle, self._spec.kv.block_size_tokens)
         if problem or owner is None or not owner.is_healthy:
             self._metrics.took("owner_gone")
             turn.note(f"handle dropped: {problem or 'its decode node is gone'}")

@@ -1,5 +1,6 @@
 """The router's edges: other routes, refusals, the process."""
 
+import gzip
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.router.fleet import (
+    HI,
     MODEL,
     Fleet,
     running_fleet,
@@ -84,6 +86,17 @@ async def test_too_large_a_body_is_413(model: Path) -> None:
         reply = await fleet.post(HEAVY)
         assert reply.status == 413
         assert reply.body["error"]["allowed"] == "at most 4096 bytes"
+
+
+@pytest.mark.parametrize(("text_bytes", "status"), [(4000, 200), (5000, 413), (1_000_000, 413)])
+async def test_compressed_body_counts_as_what_it_becomes(
+    model: Path, text_bytes: int, status: int
+) -> None:
+    """A small body that grows beyond the limit is refused as a large one is."""
+    raw = gzip.compress(json.dumps(HI | {"user": "x" * text_bytes}).encode())
+    async with running_fleet(model, max_body_bytes=4200) as fleet:
+        assert len(raw) < 4200
+        assert (await fleet.post(raw, headers={"Content-Encoding": "gzip"})).status == status
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A stream on its way: what is held back for the handle, and how it ends."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -197,6 +198,19 @@ async def test_pauses_hold_the_stream_until_its_end() -> None:
     reply = FakeReply(frame("a"), frame("b"), DONE)
     assert len(await played(relay(reply), pause_s=0.01)) == 3
     assert reply.held_s == [0.01, 0.01]
+
+
+async def test_pieces_that_follow_each_other_closely_are_held() -> None:
+    """A burst is read in few pieces; tokens at an engine's pace are not held."""
+    burst, paced = (FakeReply(frame("a"), frame("b"), frame("c"), DONE) for _ in "12")
+    await played(relay(burst))
+    assert len(burst.held_s) == 2  # not before there is a second piece, nor after the last
+    assert max(burst.held_s) < 0.0005
+    stream = relay(paced)
+    await stream.begin()
+    async for _ in stream.pieces(lambda: 0.0):
+        await asyncio.sleep(0.002)
+    assert paced.held_s == []
 
 
 async def test_close_ends_the_engines_request() -> None:

@@ -1,13 +1,14 @@
 """HTTP to engines: what comes back, and how it breaks."""
 
 import asyncio
+import time
 
 import pytest
 
 from runtime.router import wire
 from runtime.router.connection import Broken
 from tests.router.fleet import until
-from tests.router.peer import TO_THE_END, Line, answering, chunked, connected, ok
+from tests.router.peer import TO_THE_END, Line, answering, chunked, connected, echo, ok
 
 MIB = 1 << 20
 
@@ -148,6 +149,38 @@ async def test_slow_reader_holds_the_engine_back() -> None:
         while data := await reply.chunk():
             count += len(data)
         assert count == total
+
+
+@pytest.mark.parametrize("held_s", [0.0001, 0.1])
+async def test_hold_ends_by_itself(held_s: float) -> None:
+    """A held reply goes on after the time, be it below what the loop's own timers count."""
+    is_held = asyncio.Event()
+
+    async def script(line: Line) -> None:
+        await line.request()
+        await line.send(TO_THE_END + b"0")
+        await is_held.wait()
+        await line.send(b"1")
+        await line.until_gone()
+
+    async with connected(script) as (ask, _):
+        reply = await ask.head()
+        assert await reply.chunk() == b"0"
+        began_s = time.monotonic()
+        reply.hold(held_s)
+        is_held.set()
+        assert await reply.chunk() == b"1"
+        assert time.monotonic() - began_s >= held_s * 0.9
+        reply.close()
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 32 * 1024 - 1, 32 * 1024, MIB])
+async def test_body_of_any_size_arrives_as_it_is(size_bytes: int) -> None:
+    """A large body is not copied behind its head, and comes behind it all the same."""
+    body = bytes(range(256)) * (size_bytes // 256) + b"x" * (size_bytes % 256)
+    async with connected(echo) as (ask, _):
+        assert await ask.whole(body) == body
+        assert await ask.whole(body) == body  # on the same connection
 
 
 async def test_held_reply_comes_in_fewer_pieces() -> None:

@@ -167,13 +167,13 @@ async def test_unusable_address_is_not_connected(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "origin", "header"),
     [
-        ("http://10.0.0.1:8000", Origin("10.0.0.1", 8000, False), b"10.0.0.1:8000"),
-        ("http://[::1]:8000/", Origin("::1", 8000, False), b"[::1]:8000"),
-        ("https://engine.internal", Origin("engine.internal", 443, True), b"engine.internal:443"),
-        ("http://engine", Origin("engine", 80, False), b"engine:80"),
+        ("http://10.0.0.1:8000", Origin("10.0.0.1", 8000, False), "10.0.0.1:8000"),
+        ("http://[::1]:8000/", Origin("::1", 8000, False), "[::1]:8000"),
+        ("https://engine.internal", Origin("engine.internal", 443, True), "engine.internal:443"),
+        ("http://engine", Origin("engine", 80, False), "engine:80"),
     ],
 )
-def test_origin_of_url(url: str, origin: Origin, header: bytes) -> None:
+def test_origin_of_url(url: str, origin: Origin, header: str) -> None:
     """Host, port and TLS come from the URL; an IPv6 host stands in brackets."""
     assert origin_of(url) == origin
     assert origin.header == header
