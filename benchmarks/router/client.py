@@ -17,12 +17,12 @@ from typing import cast
 import orjson
 import uvloop
 
+from benchmarks.router.processes import API_KEY
 from benchmarks.router.replies import MODEL, StreamCheck, answer_text
 from benchmarks.router.summary import percentile
 from benchmarks.router.wire import BadMessage, ReplyReader
 from runtime.contract.http import PIN_HEADER
 
-API_KEY = "a key of the benchmark"
 _AFTER_ERROR_S = 0.02
 _MAX_PROBLEMS = 5
 _FILLER = "the quick brown fox jumps over the lazy dog and runs on "

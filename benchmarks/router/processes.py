@@ -17,6 +17,7 @@ import orjson
 from benchmarks.router.replies import MODEL
 
 HOST = "127.0.0.1"
+API_KEY = "a key of the benchmark"
 _END_S = 15.0
 _READY_S = 60.0
 _ASK_S = 5.0
@@ -124,7 +125,7 @@ def wait_until_serving(child: "subprocess.Popen[str]", port: int, name: str) -> 
         try:
             link.request(
                 *("POST", "/v1/chat/completions", orjson.dumps(asked)),
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", "Authorization": f"Bearer {API_KEY}"},
             )
             if link.getresponse().status == 200:
                 return

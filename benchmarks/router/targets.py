@@ -12,8 +12,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.router.client import API_KEY
-from benchmarks.router.processes import HOST, started, wait_until_serving
+from benchmarks.router.processes import API_KEY, HOST, started, wait_until_serving
 from runtime.local.checks import free_ports
 
 OUT = Path("out") / "bench-router"
