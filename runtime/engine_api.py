@@ -6,6 +6,7 @@ Source: vLLM 0.32 and 0.33, v1/nixl/pull_scheduler.py, `request_finished`.
 """
 
 import re
+import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -156,10 +157,12 @@ def _are_block_ids(group: Sequence[Any]) -> bool:
     if countOf(map(type, group), int) != len(group):
         return False
     try:
-        array("I", group)  # quicker than min(): none is below 0
+        values = array("I", group)  # quicker than min() and max(): 0..2**32 - 1
     except OverflowError:
         return False
-    return max(group) <= _MAX_BLOCK_ID
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()[3::4].isascii()  # of each the highest byte: below 2**31
 
 
 def block_count_problem(

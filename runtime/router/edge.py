@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from functools import partial
+import time
+from collections.abc import Callable, Mapping
+from email.utils import formatdate
+from functools import lru_cache, partial
 
 import orjson
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion, HttpVersion11, web
 
 from runtime.contract.http import DECODE_RECEIPT_HEADER
 from runtime.contract.node import RouterSpec
@@ -17,13 +19,37 @@ from runtime.router.relay import Relay
 _MOST_BYTES = 1 << 30
 """Of all bodies that are being read at once."""
 
+_LAST_CHUNK = b"0\r\n\r\n"
+
 logger = logging.getLogger("turnback.router")
 
 
-class _Stream(web.StreamResponse):
-    """A stream whose head goes out with its first bytes: one write in place of two."""
+class _Sent(web.StreamResponse):
+    """A reply that has been written already; aiohttp's own writer costs several times ours.
 
-    _send_headers_immediately = False
+    Args:
+        stays: the connection may carry another request.
+    """
+
+    def __init__(self, *, stays: bool) -> None:
+        super().__init__()
+        self._stays = stays
+
+    @property
+    def prepared(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether another request may follow."""
+        return self._stays
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Nothing is left to do."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing is left to do."""
 
 
 class Edge:
@@ -94,26 +120,24 @@ class Edge:
         Raises:
             ConnectionResetError: the client has left, or does not read.
         """
-        response = _Stream(status=200, headers=headers)
-        if request.version >= HttpVersion11:
-            response.enable_chunked_encoding()
-        else:
-            response.force_close()  # its end is the connection's
+        is_chunked = request.version >= HttpVersion11
+        stays = is_chunked and request.keep_alive  # else its end is the connection's
+        frame = _chunk if is_chunked else bytes
+        unsent = _head(request.version, headers, is_chunked=is_chunked, stays=stays)
         try:
-            await response.prepare(request)
             last, is_first = b"", True
             async for data in stream.pieces(self._pause_s):
                 if stream.is_at_end:
                     last += data
                     continue
-                await self._write(request, response, data)
-                if is_first and response.chunked:  # the head has gone out
+                await self._write(request, unsent + frame(data))
+                if is_first and is_chunked:
                     stream.push_to(partial(_write_chunk, request), self._pause_s)
-                is_first = False
+                unsent, is_first = b"", False
             if debugged is not None and debugged.decode_receipt is not None:
                 told = orjson.dumps(debugged.decode_receipt.to_dict())
                 last += b": %s %s\n\n" % (DECODE_RECEIPT_HEADER.encode(), told)
-            await self._write(request, response, last, is_end=True)
+            await self._write(request, unsent + frame(last) + (_LAST_CHUNK if is_chunked else b""))
         except (ConnectionResetError, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -122,22 +146,51 @@ class Edge:
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError("the stream was ended") from error
-        return response
+        return _Sent(stays=stays)
 
-    async def _write(
-        self, request: web.BaseRequest, response: _Stream, data: bytes, *, is_end: bool = False
-    ) -> None:
-        write = response.write_eof if is_end else response.write
-        if request.transport is not None and not request.transport.get_write_buffer_size():
-            await write(data)
+    async def _write(self, request: web.BaseRequest, data: bytes) -> None:
+        """Write, and wait while much is unread.
+
+        Raises:
+            ConnectionResetError: the client has left, or does not read.
+        """
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has left")
+        transport.write(data)
+        if not transport.get_write_buffer_size():
             return
         try:
             async with asyncio.timeout(self._spec.client_timeout_s):
-                await write(data)
+                await request.writer.drain()
         except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
+            transport.abort()
             raise ConnectionResetError("the client does not read") from None
+
+
+def _head(
+    version: HttpVersion, headers: Mapping[str, str], *, is_chunked: bool, stays: bool
+) -> bytes:
+    """Status line and headers of a stream."""
+    lines = [f"HTTP/{version.major}.{version.minor} 200 OK", f"Date: {_date(int(time.time()))}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if is_chunked:
+        lines.append("Transfer-Encoding: chunked")
+    if not stays:
+        lines.append("Connection: close")
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise ValueError("a header holds a line's end")
+    return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
+
+
+@lru_cache(maxsize=1)
+def _date(unix_s: int) -> str:
+    return formatdate(unix_s, usegmt=True)
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
 def _write_chunk(request: web.BaseRequest, data: bytes) -> bool:
@@ -146,5 +199,5 @@ def _write_chunk(request: web.BaseRequest, data: bytes) -> bool:
     if transport is None or transport.is_closing() or transport.get_write_buffer_size():
         return False
     if data:
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        transport.write(_chunk(data))
     return True

@@ -4,6 +4,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runtime.engine_api import COLD_PREFILL, KV_PARAMS, PIN, RECEIPT
 from runtime.router import legs
@@ -148,3 +150,26 @@ def test_bad_request_bodies_are_refused(raw: bytes) -> None:
         parse_request(CHAT, raw)
     assert caught.value.status == 400
     assert caught.value.got
+
+
+def of_ids(ids: list[Any]) -> dict[str, Any]:
+    """A P dict of these blocks, each full."""
+    return DICT | {"remote_block_ids": [ids], "remote_num_tokens": 32 * len(ids)}
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40))
+def test_block_ids_in_range_pass(ids: list[int]) -> None:
+    """Every id that an engine can have passes."""
+    assert p_dict_problem(of_ids(ids), 32) is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [-1, 2**31, 2**32 - 1, 2**32, 2**70, -(2**70), True, False, 1.0, "1", None, [1], {}],
+    ids=repr,
+)
+@given(st.lists(st.integers(0, 2**31 - 1), max_size=5), st.lists(st.integers(0, 9), max_size=5))
+def test_one_bad_block_id_is_refused(bad: Any, before: list[int], after: list[int]) -> None:
+    """One that no engine has, wherever it stands among others, ends a stock engine."""
+    problem = p_dict_problem(of_ids([*before, bad, *after]), 32)
+    assert problem == "remote_block_ids must hold integers in 0..2147483647"

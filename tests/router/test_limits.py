@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
-from runtime.router import relay
+from runtime.router import edge, relay
 from tests.router.clients import BODIES
 from tests.router.fleet import (
     HI,
@@ -291,3 +291,38 @@ async def test_stream_that_outlives_the_drain_is_told_why(model: Path) -> None:
         await fleet.router.stop()
         reply = await streaming
         assert "the router stops" in reply.events[-1]["error"]["got"]
+
+
+def test_stream_head_holds_no_more_lines_than_it_should() -> None:
+    """What an engine says of its answer cannot add a header, or begin another reply."""
+    head = edge._head(
+        HttpVersion11, {"Content-Type": "text/event-stream"}, is_chunked=True, stays=True
+    )
+    assert head.startswith(b"HTTP/1.1 200 OK\r\nDate: ")
+    assert head.endswith(
+        b"\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    for value in ("a\r\nX: y", "a\nX: y", "a\rX: y"):
+        with pytest.raises(ValueError, match="line's end"):
+            edge._head(HttpVersion11, {"X-Any": value}, is_chunked=True, stays=True)
+
+
+@pytest.mark.parametrize("more", [(), (b"Connection: close",)], ids=["stays", "closes"])
+async def test_connection_stays_after_a_stream_unless_the_client_says_so(
+    model: Path, more: tuple[bytes, ...]
+) -> None:
+    """Two streams on one connection; or one, and its head says that it was the last."""
+    body = json.dumps(HI | {"stream": True}).encode()
+    async with running_fleet(model) as fleet:
+        reader, writer = await connected(fleet)
+        async with asyncio.timeout(5):
+            for _ in range(1 if more else 2):
+                writer.write(head(fleet, len(body), *more) + body)
+                got = await reader.readuntil(b"\r\n0\r\n\r\n")
+                top = got.partition(b"\r\n\r\n")[0]
+                assert b"Transfer-Encoding: chunked" in top
+                assert (b"Connection: close" in top) is bool(more)
+                assert b"data: [DONE]" in got
+            if more:
+                assert await reader.read() == b""
+        writer.close()
