@@ -1,0 +1,1 @@
+"""Bring running nodes to the generation of their parameters, losing no request."""

@@ -1,0 +1,75 @@
+"""What stops a rollout, as the user is told."""
+
+from collections.abc import Sequence
+
+from runtime.aws.rollout.fleet import RunningNode, Target
+from runtime.contract.node import Role
+from runtime.errors import BadInput, StartFailed
+
+_AGAIN = "run the rollout again, it continues with this node; the others go on serving"
+
+
+def not_idle(node: RunningNode, running: int, waited_s: float) -> StartFailed:
+    """Requests ran on a drained node until time was up."""
+    return StartFailed(
+        f"{node.role} {node.name} does not become idle",
+        got=f"{running} request(s) after {waited_s:.0f} s; it was taken back as it was",
+        allowed="no running request, for as long as its blocks may be read",
+        fix="wait longer with --drain-s, or end the clients that hold it; then run it again",
+    )
+
+
+def not_ready(node: RunningNode, target: Target, waited_s: float, trouble: str) -> StartFailed:
+    """A restarted node did not serve in time."""
+    runs = f"generation {node.generation}" if node.generation else "no process"
+    health = "ready" if node.is_ready else "not ready"
+    return StartFailed(
+        f"{node.role} {node.name} does not come back",
+        got=f"{runs}, {health} after {waited_s:.0f} s" + (f"; {trouble}" if trouble else ""),
+        allowed=f"generation {target.generation}, ready in time (--timeout-s)",
+        fix=f"mend what it says, or end the node; {_AGAIN}",
+    )
+
+
+def gone(node: RunningNode) -> StartFailed:
+    """A node is not listed any more."""
+    return StartFailed(
+        f"{node.role} {node.name} is gone",
+        got="no such node while it was restarted",
+        allowed="a node that stays",
+        fix="see why it ended; run the rollout again, it goes on with the others",
+    )
+
+
+def no_new_nodes(counts: str, waited_s: float) -> StartFailed:
+    """New nodes did not serve in time."""
+    return StartFailed(
+        "the new nodes do not serve in time, the old ones do",
+        got=f"{counts} after {waited_s:.0f} s",
+        allowed="one new node beside the old ones of each role, in time (--timeout-s)",
+        fix="see what keeps them from starting; run the rollout again, it continues. New nodes "
+        "that have started cost, and stay",
+    )
+
+
+def no_room(roles: Sequence[Role]) -> BadInput:
+    """No node may run beside the old ones."""
+    names = " and ".join(roles)
+    settings = " and ".join(f"{role}.spare" for role in roles)
+    return BadInput(
+        "these nodes need new ones beside them, and none may run",
+        got=f"the {names} group is at its maximum",
+        allowed=f"room for one more {' and one more '.join(roles)} node while both serve",
+        fix=f"raise {settings} and deploy; where capacity has no room either, end the old nodes "
+        "first: turnback scale down NAME --wait, then scale up",
+    )
+
+
+def no_growth(nodes: Sequence[RunningNode]) -> BadInput:
+    """This fleet starts no nodes."""
+    return BadInput(
+        "a restart cannot bring these nodes to what is deployed",
+        got=", ".join(f"{node.name} of {node.pairing or 'no pairing'}" for node in nodes),
+        allowed="nodes of the same image, engine and model as what is deployed",
+        fix="start new nodes from it, and end these",
+    )
