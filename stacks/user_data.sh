@@ -77,6 +77,9 @@ if [[ -n $TURNBACK_STORE_SECRET ]]; then
     --query SecretString --output text)
   export TURNBACK_STORE
 fi
+# What this router was started with, for `turnback rollout`; ends with the unit.
+printf '{"format": 1, "role": "router", "generation": "%s", "url": "http://127.0.0.1:8000"}' \
+  "$(printf '%s' "$text" | sha256sum | cut -c1-12)" >"$RUNTIME_DIRECTORY/status.json"
 exec /opt/turnback/venv/bin/turnback router "${arguments[@]}"
 EOF
   chmod 0755 "$kit/start-router"
@@ -92,6 +95,7 @@ ExecStart=/opt/turnback/start-router
 Restart=always
 RestartSec=2
 DynamicUser=yes
+RuntimeDirectory=turnback
 LimitNOFILE=65536
 TimeoutStopSec=45
 

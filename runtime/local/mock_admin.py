@@ -59,6 +59,7 @@ def metrics_page(engine: Engine) -> str:
         _ = rank.kept_count  # lets go of what has expired
         used = 1 - rank.pool.free / rank.pool.capacity
         lines.append(f"vllm:kv_cache_usage_perc{labels} {used}")
+        lines.append(f"vllm:num_requests_running{labels} {float(rank.running_count)}")
         lines.append(f"vllm:num_requests_waiting{labels} {float(rank.pool.waiting_count)}")
         # vLLM gives each rank the sum over all of them.
         blocks = config.num_blocks * config.data_parallel_size

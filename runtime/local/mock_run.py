@@ -61,6 +61,7 @@ class Run:
         """
         await self._transfers.pool.take(self.blocks)
         self._held_blocks = self.blocks
+        self._transfers.running_count += 1
         pulled = 0
         if leg := self._leg:
             pulled = leg.match(0, self._config.threshold_tokens)
@@ -122,5 +123,6 @@ class Run:
         return Sequenced(tokens, self._hashed.hashes, self._hashed.tail_hash)
 
     def _give_back(self, kept_blocks: int) -> None:
+        self._transfers.running_count -= self._held_blocks > 0
         self._transfers.pool.give(self._held_blocks - kept_blocks)
         self._held_blocks = 0

@@ -56,6 +56,7 @@ class Transfers:
         engine_id: new in every process; a test changes it to play a restart.
         gate: admits requests as the verified connector does.
         counters: value per sample name of engine_api.
+        running_count: requests that have their blocks.
         expired_count: kept sequences that no reader and no release freed in time.
         is_ended: the engine has restarted since, and this is what it had before.
     """
@@ -72,6 +73,7 @@ class Transfers:
     counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTER_NAMES, 0.0))
     gate: Gate = field(init=False)
     is_ended: bool = False
+    running_count: int = 0
     expired_count: int = 0
     _kept: dict[str, tuple[float, int]] = field(default_factory=dict)
     _next_block: int = 1

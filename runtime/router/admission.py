@@ -1,6 +1,7 @@
 """How many turns run at once, and how many wait."""
 
 import asyncio
+import time
 from collections import deque
 
 from runtime.router.failure import too_busy
@@ -21,6 +22,12 @@ class Admission:
         self.running = 0
         self.idle = asyncio.Event()
         self.idle.set()
+        self._idle_since_s = time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """Since the last turn ended, or since the start; 0 while one runs."""
+        return 0.0 if self.running else time.monotonic() - self._idle_since_s
 
     @property
     def waiting(self) -> int:
@@ -71,3 +78,4 @@ class Admission:
         self.running -= 1
         if not self.running:
             self.idle.set()
+            self._idle_since_s = time.monotonic()

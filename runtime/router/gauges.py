@@ -11,6 +11,8 @@ def gauges(turns: Turns) -> Iterable[Sample]:
     admission, store = turns.admission, turns.store
     yield "turnback_turns_running", "Turns that run now", {}, admission.running
     yield "turnback_turns_waiting", "Turns that wait for a place", {}, admission.waiting
+    idle_text = "Since the last turn ended, or since the start; 0 while one runs"
+    yield "turnback_idle_seconds", idle_text, {}, admission.idle_s
     yield "turnback_store_up", "1 while the store answers", {}, float(store.is_up)
     failures = store.failures
     yield "turnback_store_failures", "Operations the store did not answer in time", {}, failures

@@ -24,6 +24,7 @@ from runtime.contract.node import (
     TransportSpec,
 )
 from runtime.contract.profile import Profile, ProfileServing, WorkloadSpec
+from runtime.contract.status import NodeReport, NodeStatus
 from runtime.engine_api import REASONS, RELEASE_PATH, Receipt
 from runtime.router.apis import APIS
 from tests.router.fleet import running_fleet, write_tokenizer
@@ -58,6 +59,7 @@ def test_every_command_and_option_is_documented() -> None:
     [
         *(NodeSpec, ServingSpec, KvTransferSpec, CpuSpec, RouterSpec),
         *(NodeAddress, ApiKeys, ApiKey, TransportSpec, ImageSpec),
+        *(NodeStatus, NodeReport),
         *(Profile, ProfileServing, WorkloadSpec),
     ],
 )
@@ -108,7 +110,7 @@ async def test_every_metric_and_route_is_documented(tmp_path: Path) -> None:
         routes = [path for _, path in fleet.router._routes]
     names = re.findall(r"^# TYPE (\S+) (?:counter|histogram|gauge)$", page, re.MULTILINE)
     shown = [name for name in names if not name.endswith("_created")]
-    assert len(shown) == 20
+    assert len(shown) == 21
     for name in [*shown, RELEASE_PATH, http.END_PATH, *APIS, *routes]:
         assert f"{name}`" in REFERENCE, name
 

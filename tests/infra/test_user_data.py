@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from runtime.contract.status import STATUS_FILE, NodeStatus, arguments_generation
+from stacks.constructs.node_spec import ROUTER_PORT
 from stacks.constructs.user_data import MOST_BYTES, render_user_data
 from tests.infra.conftest import Changed
 from tests.infra.synth import ROOT, Synth, text_of
@@ -121,6 +123,38 @@ def test_first_boot_of_a_router(pair: Synth, tmp_path: Path) -> None:
     assert calls[-1].endswith("turnback-router.service")
     unit = (tmp_path / "etc/systemd/system/turnback-router.service").read_text("utf-8")
     assert "DynamicUser=yes" in unit
+
+
+def test_router_tells_what_it_was_started_with(pair: Synth, tmp_path: Path) -> None:
+    """Each start writes a status that a rollout compares with the parameter."""
+    assert _run(_script(pair, "router"), tmp_path).returncode == 0
+    arguments = text_of(pair.only("router", "SSM::Parameter")["Value"])
+    (tmp_path / "arguments").write_text(arguments + "\n", "utf-8")
+    aws, turnback = (tmp_path / path for path in ("bin/aws", "opt/turnback/venv/bin/turnback"))
+    aws.write_text(f'#!/bin/bash\ncat "{tmp_path}/arguments"\n')
+    turnback.write_text(f'#!/bin/bash\nprintf "%s\n" "$@" >"{tmp_path}/started"\n')
+    turnback.chmod(0o755)
+    done = subprocess.run(
+        [str(tmp_path / "opt/turnback/start-router")],
+        env={
+            "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
+            "RUNTIME_DIRECTORY": str(tmp_path),
+            "TURNBACK_PARAMETER": "/turnback/demo/router",
+            "TURNBACK_STORE_SECRET": "",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    status = NodeStatus.model_validate_json((tmp_path / "status.json").read_bytes())
+    assert status.role == "router"
+    assert status.generation == arguments_generation(arguments)
+    assert status.url == f"http://127.0.0.1:{ROUTER_PORT}"
+    assert (tmp_path / "started").read_text("utf-8") == f"router\n{arguments}\n"
+    unit = (tmp_path / "etc/systemd/system/turnback-router.service").read_text("utf-8")
+    assert f"RuntimeDirectory={STATUS_FILE.parent.name}\n" in unit
 
 
 def test_another_wheel_is_not_installed(pair: Synth, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from runtime.aws.rollout.report import Pace
+from runtime.aws.rollout.rollout import roll_out
 from runtime.errors import BadInput, StartFailed
 from tests.aws.rollout.fake import NEW, OLD, FakeFleet, node, roll, targets
 
@@ -162,9 +164,6 @@ def test_interrupt_while_restarting_tells_what_stays_drained() -> None:
         raise KeyboardInterrupt
 
     fleet.at["restart decode-1"] = interrupt
-    from runtime.aws.rollout.report import Pace
-    from runtime.aws.rollout.rollout import roll_out
-
     with pytest.raises(KeyboardInterrupt):
         roll_out(fleet, lines.append, Pace(sleep=fleet.clock.sleep, clock=fleet.clock))
     assert "decode-1: stays drained" in lines[-1]

@@ -1,0 +1,52 @@
+"""What a machine says of the process it runs: its boot writes it, a rollout reads it."""
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from runtime.contract.node import Frozen, Url
+
+STATUS_FILE = Path("/run/turnback/status.json")
+"""In the unit's RuntimeDirectory, so that it ends with the unit."""
+
+
+class NodeStatus(Frozen):
+    """What a process was started with, written before it starts."""
+
+    format: Literal[1] = 1
+    """Of this file."""
+    role: Literal["prefill", "decode", "router"]
+    generation: str = Field(min_length=1)
+    """Of the NodeSpec; of a router, `arguments_generation` of its arguments."""
+    url: Url
+    """Where the process listens, as seen from the machine."""
+    decoder_kv_blocks_ttl_s: int | None = None
+    """Of an engine."""
+    kv_lease_duration_s: int | None = None
+    """Of an engine."""
+
+
+class NodeReport(Frozen):
+    """A machine's answer to `python -m runtime.launch.node_report`."""
+
+    format: Literal[1] = 1
+    """Of this answer."""
+    generation: str = ""
+    """Of the status; empty: no process runs."""
+    ttl_s: int | None = None
+    """decoder_kv_blocks_ttl_s of the status."""
+    lease_s: int | None = None
+    """kv_lease_duration_s of the status."""
+    is_ready: bool = False
+    """Whether the process answers its health check."""
+    running_requests: int | None = None
+    """That run or wait; None: it does not answer."""
+    idle_s: float | None = None
+    """Of a router: since the last turn ended; None: it does not answer, or is no router."""
+
+
+def arguments_generation(text: str) -> str:
+    """Generation of a router that was started with a parameter's text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

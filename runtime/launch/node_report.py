@@ -1,0 +1,109 @@
+"""Prints what runs on this machine, as one line of JSON.
+
+SSM runs it on nodes and routers (`turnback rollout`, `turnback scale down --when-idle`), so
+that nobody needs a way to their ports.
+"""
+
+import http.client
+import re
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from runtime.contract.explain import explain
+from runtime.contract.status import STATUS_FILE, NodeReport, NodeStatus
+from runtime.errors import StartFailed, TurnbackError
+
+_TIMEOUT_S = 5.0
+_IDLE = "turnback_idle_seconds"
+_RUNNING = {
+    "prefill": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    "decode": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    "router": ("turnback_turns_running", "turnback_turns_waiting"),
+}
+_HEALTH = {"prefill": "/health", "decode": "/health", "router": "/health/live"}
+
+
+def node_report(path: Path = STATUS_FILE) -> NodeReport:
+    """What runs here.
+
+    Args:
+        path: of the status.
+
+    Raises:
+        BadInput: the status cannot be read.
+        StartFailed: a process that is healthy does not tell what it does.
+    """
+    try:
+        status = NodeStatus.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return NodeReport()
+    except ValidationError as error:
+        raise explain(error, str(path)) from error
+    told = {
+        "generation": status.generation,
+        "ttl_s": status.decoder_kv_blocks_ttl_s,
+        "lease_s": status.kv_lease_duration_s,
+    }
+    if _get(status.url, _HEALTH[status.role]) is None:
+        return NodeReport.model_validate(told)
+    page = _get(status.url, "/metrics") or ""
+    running = [_sum(page, name) for name in _RUNNING[status.role]]
+    idle_s = _sum(page, _IDLE)
+    if None in running or (status.role == "router" and idle_s is None):
+        raise _silent(status)
+    return NodeReport.model_validate(
+        told
+        | {
+            "is_ready": True,
+            "running_requests": int(sum(each or 0 for each in running)),
+            "idle_s": idle_s,
+        }
+    )
+
+
+def _get(url: str, path: str) -> str | None:
+    """Text of a 200; None: none came. No proxy is asked: it is this machine."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        text = reply.read().decode("utf-8", "replace")
+        return text if reply.status == 200 else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _sum(page: str, name: str) -> float | None:
+    """Sum of a metric over its labels; None: it is not there."""
+    pattern = rf"^{re.escape(name)}(?:\{{.*\}})? ([0-9.eE+-]+)$"
+    values = re.findall(pattern, page, re.MULTILINE)
+    return sum(map(float, values)) if values else None
+
+
+def _silent(status: NodeStatus) -> StartFailed:
+    return StartFailed(
+        f"the {status.role} process does not tell what it does",
+        got=f"no {' or '.join(_RUNNING[status.role])} from {status.url}/metrics",
+        allowed="an engine or a router of this kit's versions",
+        fix="see its log",
+    )
+
+
+def main() -> int:
+    """Print the report; an error goes to stderr with its exit code."""
+    try:
+        sys.stdout.write(node_report().model_dump_json() + "\n")
+    except TurnbackError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
