@@ -81,13 +81,17 @@ class Mover:
         hold_s = float(node.lease_s or 0) if node.role == "prefill" else 0.0
         told_at_s = began_s = pace.clock()
         quiet_since_s = began_s + pace.notice_s
-        until_s = quiet_since_s + hold_s + pace.drain_s
+        longest_s = pace.router_s if node.role == "router" else pace.drain_s
+        until_s = quiet_since_s + hold_s + longest_s
         self._tell(node, f"drains; {pace.notice_s:.0f} s until every router knows")
         while True:
             running, now_s = self.fleet.running_requests(node), pace.clock()
             if running:
                 quiet_since_s = max(quiet_since_s, now_s)
             elif now_s >= quiet_since_s + hold_s:
+                return
+            if now_s >= until_s and node.role == "router":
+                self._tell(node, f"{running} turn(s) run; it lets them end while it stops")
                 return
             if now_s >= until_s:
                 raise failures.not_idle(node, running, now_s - began_s)

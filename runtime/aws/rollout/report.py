@@ -13,7 +13,9 @@ class Pace:
 
     Attributes:
         ready_s: longest wait for one node to become ready.
-        drain_s: longest wait for one node's running requests.
+        drain_s: longest wait for one engine's running requests; then it is taken back.
+        router_s: longest wait for a moment without turns on a router; then it is restarted
+            all the same, and lets those that run end as at any SIGTERM.
         notice_s: after which every router has heard that a node is drained.
         poll_s: between two looks.
         sleep, clock: the real ones, but in tests.
@@ -21,6 +23,7 @@ class Pace:
 
     ready_s: float = 1800.0
     drain_s: float = 900.0
+    router_s: float = 120.0
     notice_s: float = 20.0
     poll_s: float = 5.0
     sleep: Callable[[float], None] = time.sleep

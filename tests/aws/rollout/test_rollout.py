@@ -96,6 +96,18 @@ def test_request_that_never_ends_stops_it_and_the_node_is_taken_back() -> None:
     assert any("taken back" in line for line in lines)
 
 
+def test_router_that_is_never_idle_is_restarted_all_the_same() -> None:
+    """One under load never is; it lets running turns end when it is told to stop."""
+    fleet = FakeFleet.of(targets(300), node("router-1"))
+    fleet.busy_until_s["router-1"] = float("inf")
+    restarted: list[float] = []
+    fleet.at["restart router-1"] = lambda: restarted.append(fleet.clock())
+    report, lines = roll(fleet, notice_s=20, router_s=120, drain_s=900)
+    assert report.failure is None
+    assert restarted == [140]
+    assert any("1 turn(s) run" in line for line in lines)
+
+
 def test_node_that_does_not_come_back_stops_it() -> None:
     """The others are not touched; it stays drained; the message has its log."""
     fleet = FakeFleet.of(targets(300), node("decode-1"), node("decode-2"), node("decode-3"))
