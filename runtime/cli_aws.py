@@ -16,18 +16,22 @@ from runtime.errors import EXIT_INTERRUPTED, BadInput, StartFailed, TurnbackErro
 
 if TYPE_CHECKING:
     from runtime.aws.checks.finding import Finding
+    from runtime.aws.rollout.report import RolloutReport
     from runtime.aws.scale import ScaleReport
 
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
 CountOption = Annotated[
     int | None, typer.Option(min=0, help="Nodes of the role. Left out: the deployment's count.")
 ]
+_ROLLOUT_POLL_S = 10.0
+"""Each look is a command on every machine."""
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(scale)
+    app.command()(rollout)
     app.command()(preflight)
 
 
@@ -121,6 +125,56 @@ def _scale_json(report: "ScaleReport") -> dict[str, Any]:
             {"group": each.group, "kind": each.kind.word, "message": each.message}
             for each in report.problems
         ],
+    }
+
+
+def rollout(
+    name: Annotated[str, typer.Argument(help="The deployment.")],
+    *,
+    timeout_s: Annotated[
+        int, typer.Option(min=1, help="Longest wait for one node to become ready.")
+    ] = 1800,
+    drain_s: Annotated[
+        int, typer.Option(min=1, help="Longest wait for one engine's running requests.")
+    ] = 900,
+    region: Annotated[str, typer.Option(help="Left out: the environment's.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Bring running nodes to what is deployed, one at a time, losing no request."""
+    from runtime.aws.clients import rollout_clients
+    from runtime.aws.rollout.deployment import roll_out_deployment
+    from runtime.aws.rollout.report import Pace
+
+    with _edge(f"interrupted; turnback rollout {name} continues"):
+        report = roll_out_deployment(
+            name,
+            rollout_clients(region),
+            _teller(as_json=as_json),
+            Pace(ready_s=timeout_s, drain_s=drain_s, poll_s=_ROLLOUT_POLL_S),
+        )
+        if as_json:
+            typer.echo(json.dumps(_rollout_json(name, report)))
+        if report.failure is not None:
+            raise report.failure
+
+
+def _rollout_json(name: str, report: "RolloutReport") -> dict[str, Any]:
+    failure = report.failure
+    told = failure and {
+        "what": failure.what,
+        "got": failure.got,
+        "allowed": failure.allowed,
+        "fix": failure.fix,
+    }
+    return {
+        "deployment": name,
+        "done": failure is None,
+        "kept": report.kept,
+        "restarted": report.restarted,
+        "started": report.started,
+        "ended": report.ended,
+        "left": report.left,
+        "failure": told,
     }
 
 

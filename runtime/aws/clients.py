@@ -70,3 +70,27 @@ def scale_clients(region: str = "") -> ScaleClients:
         ec2=client("ec2", region),
         pricing=client("pricing", _PRICE_LIST_REGION),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutClients:
+    """What a rollout asks."""
+
+    autoscaling: Any
+    ec2: Any
+    elbv2: Any
+    ssm: Any
+
+
+def rollout_clients(region: str = "") -> RolloutClients:
+    """Clients of one region; empty: the environment's.
+
+    Raises:
+        BotoCoreError: no region.
+    """
+    return RolloutClients(
+        autoscaling=client("autoscaling", region),
+        ec2=client("ec2", region),
+        elbv2=client("elbv2", region),
+        ssm=client("ssm", region),
+    )

@@ -50,3 +50,10 @@ class NodeReport(Frozen):
 def arguments_generation(text: str) -> str:
     """Generation of a router that was started with a parameter's text."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+KIT_PYTHON = "/opt/turnback/venv/bin/python"
+"""On every machine of a deployment: an interpreter with this kit."""
+
+NODE_UNIT, ROUTER_UNIT = "turnback-node.service", "turnback-router.service"
+"""What systemd runs: the engine, which the image brings, and the router."""

@@ -1,7 +1,8 @@
 """What stops a rollout, as the user is told."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from runtime.aws.launch_failures import LaunchFailure
 from runtime.aws.rollout.fleet import RunningNode, Target
 from runtime.contract.node import Role
 from runtime.errors import BadInput, StartFailed
@@ -41,14 +42,15 @@ def gone(node: RunningNode) -> StartFailed:
     )
 
 
-def no_new_nodes(counts: str, waited_s: float) -> StartFailed:
+def no_new_nodes(counts: str, waited_s: float, troubles: Sequence[str]) -> StartFailed:
     """New nodes did not serve in time."""
     return StartFailed(
         "the new nodes do not serve in time, the old ones do",
-        got=f"{counts} after {waited_s:.0f} s",
+        got="; ".join([f"{counts} after {waited_s:.0f} s", *troubles]),
         allowed="one new node beside the old ones of each role, in time (--timeout-s)",
         fix="see what keeps them from starting; run the rollout again, it continues. New nodes "
-        "that have started cost, and stay",
+        "that have started cost, and stay. Where the old nodes hold all the capacity there is, "
+        "replace them with a pause: turnback scale down NAME --wait, then scale up",
     )
 
 
@@ -72,4 +74,48 @@ def no_growth(nodes: Sequence[RunningNode]) -> BadInput:
         got=", ".join(f"{node.name} of {node.pairing or 'no pairing'}" for node in nodes),
         allowed="nodes of the same image, engine and model as what is deployed",
         fix="start new nodes from it, and end these",
+    )
+
+
+def no_launch(group: str, kind: LaunchFailure, message: str) -> StartFailed:
+    """A new node could not be launched."""
+    return StartFailed(
+        f"no node can be started beside the old ones, which go on serving: {kind.what}",
+        got=f"{group}: {message}",
+        allowed=kind.allowed,
+        fix=f"{kind.fix}; then run it again. Where the old nodes hold all the capacity there is, "
+        "replace them with a pause: turnback scale down NAME --wait, then scale up",
+    )
+
+
+def no_group(deployment: str, role: str) -> BadInput:
+    """A role has no Auto Scaling group."""
+    return BadInput(
+        f"deployment {deployment} has no group of {role} nodes",
+        got="no Auto Scaling group with its tags",
+        allowed="one group of a role, as the Fleet stack makes it",
+        fix="deploy the Fleet stack",
+    )
+
+
+def command_failed(node: RunningNode, command: str, problem: str) -> StartFailed:
+    """A command on a node did not end well."""
+    return StartFailed(
+        f"{node.role} {node.name}: {command} failed",
+        got=problem,
+        allowed="an SSM agent that is online, and the units of this kit's image",
+        fix=f"look at it with aws ssm start-session --target {node.name}; {_AGAIN}",
+    )
+
+
+def not_answering(problems: Mapping[str, str]) -> BadInput:
+    """Nodes do not tell what they run."""
+    return BadInput(
+        f"{len(problems)} node(s) do not tell what they run; nothing was touched",
+        got="; ".join(f"{name}: {problem}" for name, problem in problems.items()),
+        allowed="an answer of each running node by SSM Run Command: the order of a rollout "
+        "follows from it",
+        fix="wait until nodes that start are up; end nodes that hang: aws autoscaling "
+        "terminate-instance-in-auto-scaling-group --no-should-decrement-desired-capacity "
+        "--instance-id ID",
     )

@@ -92,8 +92,12 @@ class Growth(Protocol):
             How many there are to be, old and new, while it is so.
         """
 
-    def check(self) -> None:
-        """Raise StartFailed when what `grow` asked for will not come."""
+    def check(self) -> str:
+        """Why what `grow` asked for has not come yet; empty where nothing is known.
+
+        Raises:
+            StartFailed: it will not come.
+        """
 
     def give_up(self, role: Role) -> None:
         """Ask no more for what `grow` asked for and what has not started."""

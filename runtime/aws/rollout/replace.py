@@ -84,13 +84,27 @@ def _wait_for_new(needed: Mapping[Role, int], mover: Mover, growth: Growth) -> l
         waited_s = pace.clock() - began_s
         if all(len(ready[role]) >= needed[role] for role in needed):
             return [name for names in ready.values() for name in names]
+        problem = growth.check()
         if waited_s >= pace.ready_s:
-            raise failures.no_new_nodes(counts, waited_s)
-        growth.check()
+            troubles = [problem] if problem else []
+            troubles += _troubles(nodes, needed, mover)
+            raise failures.no_new_nodes(counts, waited_s, troubles)
         if counts != told:
             told = counts
             mover.tell(f"new nodes that serve after {waited_s:.0f} s: {counts}")
         pace.sleep(pace.poll_s)
+
+
+def _troubles(nodes: Sequence[RunningNode], needed: Mapping[Role, int], mover: Mover) -> list[str]:
+    """What new nodes say that have started and do not serve."""
+    return [
+        f"{node.name}: {mover.fleet.trouble(node)}"
+        for node in nodes
+        for role in needed
+        if node.role == role
+        and node.pairing == mover.targets[role].pairing
+        and not _serves(node, role, mover)
+    ]
 
 
 def _serves(node: RunningNode, role: Role, mover: Mover) -> bool:

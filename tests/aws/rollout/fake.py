@@ -145,9 +145,10 @@ class FakeGrowth:
         self.fleet.note("grow", role)
         return self.asked[role]
 
-    def check(self) -> None:
+    def check(self) -> str:
         if self.missing and self.fleet.clock() > 100:
             raise StartFailed("no capacity", got="none", allowed="some", fix="wait")
+        return f"no {', '.join(self.missing)} yet" if self.missing else ""
 
     def give_up(self, role: Role) -> None:
         if sum(each.role == role for each in self.fleet.now.values()) <= self.wanted[role]:

@@ -93,6 +93,7 @@ def test_new_nodes_that_do_not_serve_in_time_end_nothing() -> None:
     fleet.broken.add("decode-new2")
     report, _ = roll(fleet, growth, ready_s=600)
     assert "decode 0 of 1" in str(report.failure)
+    assert "decode-new2: log of decode-new2" in str(report.failure)
     assert report.ended == []
     assert not any(each.startswith("drain") and "router" not in each for each in fleet.done)
 

@@ -1,0 +1,103 @@
+"""New nodes beside the old, by the capacity of Auto Scaling groups in a pretended account."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+
+from runtime.errors import BadInput
+from tests.aws.fleet import activity
+from tests.aws.rollout.account import Account, told
+
+pytestmark = pytest.mark.usefixtures("account")
+
+
+def test_another_image_starts_a_new_pair_first(ours: Account) -> None:
+    """One more of each role, the old ones drained and ended, the capacity as before."""
+    ours.deploy(480, "bb", pairing="image-2")
+    report, _ = ours.roll()
+    assert report.failure is None
+    assert [each for each in ours.done if each.startswith("end")] == [
+        *("end prefill-0", "end decode-0", "end prefill-1", "end decode-1")
+    ]
+    assert len(report.started) == 4
+    groups = boto3.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    assert {group["DesiredCapacity"] for group in groups} == {1, 2}
+    assert "turnback:rollout-base" not in str(groups)
+    tags = [str(machine["Tags"]) for machine in ours.machines()]
+    assert sum("image-2" in each for each in tags) == 4
+    assert not any("'Value': 'image-1'" in each for each in tags)
+
+
+def test_group_at_its_maximum_is_refused_before_anything(account: None) -> None:
+    """With the setting that raises it."""
+    ours = Account()
+    ours.deploy(480, "aa")
+    ours.group("prefill", 1, maximum=1)
+    ours.group("decode", 1, maximum=2)
+    ours.deploy(480, "bb", pairing="image-2")
+    with pytest.raises(BadInput) as failure:
+        ours.roll()
+    assert "prefill group is at its maximum" in failure.value.got
+    assert "prefill.spare" in failure.value.fix
+    assert ours.done == []
+
+
+def failing_launch(ours: Account, message: str) -> None:
+    """New instances do not come; activities say why."""
+    looks: Iterator[dict[str, Any]] = iter([{"Activities": []}] * 2)
+    failed = {"Activities": [activity(1, "Failed", message)]}
+
+    def capacity(asked: dict[str, Any]) -> dict[str, Any]:
+        ours.done.append(f"{asked['AutoScalingGroupName']} = {asked['DesiredCapacity']}")
+        return {}
+
+    ours.overrides["DescribeScalingActivities"] = lambda _asked: next(looks, failed)
+    ours.overrides["SetDesiredCapacity"] = capacity
+
+
+def base_of(ours: Account) -> None:
+    """moto's groups as they would be if the capacity had been set and nothing had come."""
+    client = boto3.client("autoscaling")
+
+    def answer(asked: dict[str, Any]) -> Any:
+        own = ours.overrides.pop("DescribeAutoScalingGroups")
+        reply = client.describe_auto_scaling_groups(**asked)
+        ours.overrides["DescribeAutoScalingGroups"] = own
+        for group in reply["AutoScalingGroups"]:
+            for line in ours.done:
+                name, equals, count = line.partition(" = ")
+                if equals and name == group["AutoScalingGroupName"]:
+                    group["DesiredCapacity"] = int(count)
+        return reply
+
+    ours.overrides["DescribeAutoScalingGroups"] = answer
+
+
+def test_quota_ends_it_at_once_and_the_capacity_is_taken_back(ours: Account) -> None:
+    """Nothing is left that would start, and cost, later; the old pair serves."""
+    ours.deploy(480, "bb", pairing="image-2")
+    failing_launch(ours, "VcpuLimitExceeded - no more than 192")
+    base_of(ours)
+    report, _ = ours.roll()
+    assert "quota" in told(report)
+    assert "turnback scale down NAME" in told(report)
+    assert [each for each in ours.done if "=" in each] == [
+        *("ours-prefill-image-1 = 3", "ours-decode-image-1 = 3"),
+        *("ours-prefill-image-1 = 2", "ours-decode-image-1 = 2"),
+    ]
+    groups = boto3.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    assert "turnback:rollout-base" not in str(groups)
+    assert ours.draining() == []
+
+
+def test_missing_capacity_is_waited_for_and_told(ours: Account) -> None:
+    """It may come: a node that has just ended frees its place after minutes."""
+    ours.deploy(480, "bb", pairing="image-2")
+    failing_launch(ours, "InsufficientInstanceCapacity - none here")
+    base_of(ours)
+    report, lines = ours.roll(ready_s=300)
+    assert ours.clock() >= 300
+    assert "InsufficientInstanceCapacity" in told(report)
+    assert any("none here" in line for line in lines)
