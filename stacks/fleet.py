@@ -106,12 +106,13 @@ class FleetStack(Stack):
             template=template.template,
             subnet_ids=[subnet.subnet_id for subnet in self._network.node_subnets],
             least=0,
-            most=nodes.count,
+            most=nodes.count + nodes.spare,
             tags={
                 **tags,
                 "turnback:generation": self._specs.pairing,
                 "turnback:port": port,
             },
+            group_tags={"turnback:count": str(nodes.count)},
         )
         group.end_before(nodes.capacity, self._now)
 

@@ -63,7 +63,9 @@ class RoleSettings(Frozen):
     instance_type: str = "p5en.48xlarge"
     """Row of the instance table. Changing it: new instances only."""
     count: int = Field(default=1, ge=1, le=256)
-    """Most instances of the role; `turnback scale` starts and ends them."""
+    """Instances of the role; `turnback scale` starts and ends them."""
+    spare: int = Field(default=1, ge=0, le=256)
+    """How many more may run while `turnback rollout` replaces nodes; a limit, no node that runs."""
     tensor_parallel_size: Literal[1, 2, 4, 8] = 8
     """GPUs that one engine spans; a node runs one engine."""
     root_volume_gib: int = Field(default=200, ge=50, le=16_384)

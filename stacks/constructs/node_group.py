@@ -27,6 +27,7 @@ class NodeGroup(Construct):
         most: instances.
         tags: of the instances; kept apart from the template's, so that a changed tag makes
             no new version.
+        group_tags: of the group alone.
         target_group_arns: load balancer targets they join.
     """
 
@@ -41,6 +42,7 @@ class NodeGroup(Construct):
         least: int,
         most: int,
         tags: Mapping[str, str],
+        group_tags: Mapping[str, str] = {},
         target_group_arns: Sequence[str] = (),
     ) -> None:
         super().__init__(scope, construct_id)
@@ -64,6 +66,8 @@ class NodeGroup(Construct):
         )
         for key, value in sorted(tags.items()):
             Tags.of(self.group).add(key, value)
+        for key, value in sorted(group_tags.items()):
+            Tags.of(self.group).add(key, value, apply_to_launched_instances=False)
         acknowledge(
             self.group,
             "AS3",

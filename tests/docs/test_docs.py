@@ -45,7 +45,7 @@ COMMANDS = typer.main.get_command(app)
 def test_every_command_and_option_is_documented() -> None:
     """A flag that is not in the reference fails here."""
     commands: dict[str, Any] = vars(COMMANDS)["commands"]
-    assert set(commands) == {"demo", "up", "router", "reuse", "scale", "preflight"}
+    assert set(commands) == {"demo", "up", "router", "reuse", "scale", "rollout", "preflight"}
     for name, command in commands.items():
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
         for option in command.params:

@@ -9,6 +9,7 @@ import aws_cdk
 import pytest
 from aws_cdk.assertions import Annotations, Match
 
+from runtime.aws.groups import COUNT_TAG
 from runtime.contract.instances import INSTANCE_TYPES, InstanceType
 from stacks.constructs.network_interfaces import NetworkInterface, build_network_interfaces
 from tests.infra.conftest import Changed
@@ -34,11 +35,23 @@ def test_no_group_has_a_desired_count(name: str, topology: Topology) -> None:
 
 
 def test_groups_start_empty_and_grow_to_the_count(topology: Topology) -> None:
-    """GPU nodes are paid for from the moment someone asks for them."""
+    """GPU nodes are paid for from the moment someone asks for them; a rollout needs one more."""
     made = topology("2p4d")
-    for role, count in (("Prefill", "2"), ("Decode", "4")):
+    for role, count in (("Prefill", 2), ("Decode", 4)):
         group = made.only("fleet", "AutoScaling::AutoScalingGroup", role)
-        assert (group["MinSize"], group["MaxSize"]) == ("0", count)
+        assert (group["MinSize"], group["MaxSize"]) == ("0", str(count + 1))
+        tag = {"Key": COUNT_TAG, "Value": str(count), "PropagateAtLaunch": False}
+        assert tag in group["Tags"]
+
+
+def test_spare_is_a_setting(changed: Changed) -> None:
+    """None, where a block or a budget has no room for it."""
+    made = changed({"prefill.spare": 0, "decode.spare": 2})
+    sizes = [
+        made.only("fleet", "AutoScaling::AutoScalingGroup", role.capitalize())["MaxSize"]
+        for role in ROLES
+    ]
+    assert sizes == ["1", "3"]
 
 
 def test_both_roles_share_zone_subnet_and_placement_group(pair: Synth) -> None:
@@ -150,7 +163,8 @@ def test_instances_carry_what_discovery_reads(pair: Synth) -> None:
     """Names of runtime/aws/discovery.py, on each instance from its launch."""
     for role in ROLES:
         tags = pair.only("fleet", "AutoScaling::AutoScalingGroup", role.capitalize())["Tags"]
-        assert all(tag["PropagateAtLaunch"] for tag in tags)
+        own = [tag["Key"] for tag in tags if not tag["PropagateAtLaunch"]]
+        assert own == [COUNT_TAG]
         told = {tag["Key"]: tag["Value"] for tag in tags}
         assert told["turnback:deployment"] == "demo"
         assert told["turnback:role"] == role

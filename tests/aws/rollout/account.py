@@ -43,6 +43,7 @@ class Account:
         done: calls and commands that changed something, in order.
         overrides: of further operations.
         health: of load balancer targets, by instance id.
+        called: service and operation of every call.
     """
 
     clock: Clock = field(default_factory=Clock)
@@ -50,6 +51,7 @@ class Account:
     done: list[str] = field(default_factory=list)
     overrides: dict[str, Callable[..., Any]] = field(default_factory=dict)
     health: dict[str, str] = field(default_factory=dict)
+    called: set[tuple[str, str]] = field(default_factory=set)
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
@@ -149,6 +151,7 @@ class Account:
         real = botocore.client.BaseClient._make_api_call
 
         def call(client: Any, operation: str, asked: dict[str, Any]) -> Any:
+            self.called.add((client.meta.service_model.service_name, operation))
             own = self.overrides.get(operation) or getattr(self, f"_{operation}", None)
             reply = own(asked) if own else None
             return real(client, operation, asked) if reply is None else reply
@@ -255,6 +258,21 @@ def break_after_restart(ours: Account, name: str) -> Any:
         reply = ours._SendCommand(asked)
         if asked["Parameters"]["commands"][0].startswith("systemctl"):
             ours.hosts[ours.id_of(name)].is_broken = True
+        return reply
+
+    return answer
+
+
+def with_targets(ours: Account) -> Any:
+    """Groups with a target group, which moto needs a load balancer for."""
+    client = boto3.client("autoscaling")
+
+    def answer(asked: dict[str, Any]) -> Any:
+        own = ours.overrides.pop("DescribeAutoScalingGroups")
+        reply = client.describe_auto_scaling_groups(**asked)
+        ours.overrides["DescribeAutoScalingGroups"] = own
+        for group in reply["AutoScalingGroups"]:
+            group["TargetGroupARNs"] = ["arn:targets"]
         return reply
 
     return answer

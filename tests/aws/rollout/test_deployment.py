@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import ConnectTimeoutError
 
 from runtime.errors import BadInput
-from tests.aws.rollout.account import Account, break_after_restart, denied, told
+from tests.aws.rollout.account import Account, break_after_restart, denied, told, with_targets
 
 pytestmark = pytest.mark.usefixtures("account")
 
@@ -144,21 +143,6 @@ def test_only_router_stays_in_its_load_balancer(account: None) -> None:
     ours.deploy(300, "bb")
     ours.roll()
     assert ours.done == [f"{ROUTER} router-0"]
-
-
-def with_targets(ours: Account) -> Any:
-    """Groups with a target group, which moto needs a load balancer for."""
-    client = boto3.client("autoscaling")
-
-    def answer(asked: dict[str, Any]) -> Any:
-        own = ours.overrides.pop("DescribeAutoScalingGroups")
-        reply = client.describe_auto_scaling_groups(**asked)
-        ours.overrides["DescribeAutoScalingGroups"] = own
-        for group in reply["AutoScalingGroups"]:
-            group["TargetGroupARNs"] = ["arn:targets"]
-        return reply
-
-    return answer
 
 
 def test_unknown_deployment_is_bad_input(account: None) -> None:
