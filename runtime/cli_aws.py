@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -73,6 +74,10 @@ def scale(
         bool, typer.Option("--wait", help="Until the nodes are in service, or gone.")
     ] = False,
     timeout_s: Annotated[int, typer.Option(min=1, help="Longest such wait.")] = 1800,
+    when_idle: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of down: only when no turn has run for so many minutes."),
+    ] = None,
     region: Annotated[str, typer.Option(help="Left out: the environment's.")] = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -83,7 +88,11 @@ def scale(
 
     if action == "down" and (prefill is not None or decode is not None):
         raise typer.BadParameter("down ends all nodes; for fewer, scale up with smaller counts")
+    if action == "up" and when_idle is not None:
+        raise typer.BadParameter("--when-idle is for down")
     with _edge(f"interrupted; what was asked of {name}'s groups stays asked"):
+        if when_idle is not None and _is_busy(name, region, when_idle, as_json=as_json):
+            return
         report = set_capacity(
             name,
             action,
@@ -97,6 +106,23 @@ def scale(
         failure = report.failure()
         if failure is not None:
             raise failure
+
+
+def _is_busy(name: str, region: str, when_idle: int, *, as_json: bool) -> bool:
+    """Whether a turn has run within so many minutes; tells it."""
+    from runtime.aws.clients import client
+    from runtime.aws.idle import idle_s
+    from runtime.aws.run_command import RunCommand
+
+    commands = RunCommand(client("ssm", region))
+    idle_min = idle_s(name, client("ec2", region), commands, datetime.now(UTC)) / 60
+    is_busy = idle_min < when_idle
+    then = f"not yet {when_idle} min, nothing is ended" if is_busy else "scaling down"
+    _teller(as_json=as_json)(f"{name} has been idle for {idle_min:.1f} min: {then}")
+    if is_busy and as_json:
+        told = {"deployment": name, "action": "down", "idle_min": round(idle_min, 1)}
+        typer.echo(json.dumps(told | {"reached": None, "groups": [], "problems": []}))
+    return is_busy
 
 
 def _teller(*, as_json: bool) -> Callable[[str], None]:

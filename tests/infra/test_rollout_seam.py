@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from runtime.aws.machines import rolled_groups
+from runtime.aws.rollout.fleet import NodeRole, Target
 from runtime.aws.rollout.parameters import parameter_names, read_targets
 from runtime.contract.status import KIT_PYTHON, NODE_UNIT, ROUTER_UNIT, arguments_generation
 from tests.infra.conftest import Changed
@@ -39,9 +40,9 @@ class _Deployed:
         return [{"AutoScalingGroups": groups}]
 
 
-def _targets(made: Synth) -> dict[str, Any]:
+def _targets(made: Synth) -> dict[NodeRole, Target]:
     deployed = _Deployed(made)
-    return {**read_targets(deployed, "demo", rolled_groups(deployed, "demo"))}
+    return read_targets(deployed, "demo", rolled_groups(deployed, "demo"))
 
 
 def test_parameters_have_the_names_that_a_rollout_reads(pair: Synth) -> None:
