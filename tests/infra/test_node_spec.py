@@ -36,13 +36,18 @@ def test_spec_has_no_empty_reference(pair: Synth) -> None:
 def test_ttl_and_threshold_change_the_parameters_alone(pair: Synth, changed: Changed) -> None:
     """No instance, template or group is touched: a rollout restarts engines, nothing else."""
     other = changed({"kv.decoder_kv_blocks_ttl_s": 600, "kv.kv_recompute_threshold_tokens": 256})
+    before = pair.all
     touched = {
-        (stack, each["Type"])
+        (stack, each["Type"], name)
         for stack, template in other.all.items()
         for key, each in template["Resources"].items()
-        if each != pair.all[stack]["Resources"][key]
+        for name, value in each.get("Properties", {}).items()
+        if value != before[stack]["Resources"][key]["Properties"].get(name)
     }
-    assert touched == {("fleet", "AWS::SSM::Parameter"), ("router", "AWS::SSM::Parameter")}
+    # CloudFormation changes a parameter's value in place; another name would replace it.
+    assert touched == {(stack, "AWS::SSM::Parameter", "Value") for stack in ("fleet", "router")}
+    for stack, template in other.all.items():
+        assert set(template["Resources"]) == set(before[stack]["Resources"])
     spec = NodeSpec.model_validate_json(other.spec_text("decode"))
     assert (spec.kv.decoder_kv_blocks_ttl_s, spec.kv.kv_recompute_threshold_tokens) == (600, 256)
 

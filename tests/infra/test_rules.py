@@ -11,8 +11,9 @@ from cfnlint.api import lint
 from cfnlint.config import ManualArgs
 
 from cdk.app import build, committed_context
-from runtime.contract.instances import P5EN_REGIONS
+from runtime.contract.instances import INSTANCE_TYPES, P5EN_REGIONS
 from runtime.contract.load import load_deployment
+from tests.infra.conftest import Changed
 from tests.infra.synth import NOW, ROOT, TOPOLOGIES, Synth, raw_settings, wheel
 
 IGNORED = [
@@ -46,6 +47,24 @@ def test_templates_lint_in_every_region_with_p5en(
     """Property names, values, and the instance type's regions."""
     text = json.dumps(topology(name).all[stack])
     found = lint(text, config=ManualArgs(regions=[*P5EN_REGIONS], ignore_checks=IGNORED))
+    assert [str(each) for each in found] == []
+
+
+SERVABLE = [name for name, row in INSTANCE_TYPES.items() if not row.missing]
+
+
+@pytest.mark.parametrize("name", SERVABLE)
+def test_fleet_of_every_type_lints(name: str, changed: Changed) -> None:
+    """In a region that lint knows to have it; where others have it, EC2 tells at launch."""
+    gpus = INSTANCE_TYPES[name].gpus
+    roles = {
+        f"{role}.{key}": value
+        for role in ("prefill", "decode")
+        for key, value in (("instance_type", name), ("tensor_parallel_size", gpus))
+    }
+    text = json.dumps(changed(roles).all["fleet"])
+    region = "us-east-2" if name.startswith("p5e.") else "us-west-2"
+    found = lint(text, config=ManualArgs(regions=[region], ignore_checks=IGNORED))
     assert [str(each) for each in found] == []
 
 
