@@ -57,7 +57,7 @@ def _give_up(roles: Sequence[Role], mover: Mover, growth: Growth) -> None:
         except TurnbackError as error:
             mover.tell(f"{role}: one more node stays asked for: {error.got}")
         else:
-            mover.tell(f"{role}: what has not started is not asked for any more")
+            mover.tell(f"{role}: what has not started is not asked for any more, what has stays")
 
 
 def _role(node: RunningNode) -> Role:

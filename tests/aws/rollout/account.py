@@ -43,6 +43,7 @@ class Account:
         done: calls and commands that changed something, in order.
         overrides: of further operations.
         health: of load balancer targets, by instance id.
+        new_are_broken: whether machines that start from now on do not serve.
         called: service and operation of every call.
     """
 
@@ -51,6 +52,7 @@ class Account:
     done: list[str] = field(default_factory=list)
     overrides: dict[str, Callable[..., Any]] = field(default_factory=dict)
     health: dict[str, str] = field(default_factory=dict)
+    new_are_broken: bool = False
     called: set[tuple[str, str]] = field(default_factory=set)
     outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -75,7 +77,8 @@ class Account:
                 role = self._role(machine)
                 same = sum(name.startswith(role) for name in self.names.values())
                 self.names[machine["InstanceId"]] = f"{role}-{same}"
-                self.hosts[machine["InstanceId"]] = Host(self._started(role))
+                report = self._started(role)
+                self.hosts[machine["InstanceId"]] = Host(report, is_broken=self.new_are_broken)
                 if role == "router":
                     self.health[machine["InstanceId"]] = "healthy"
 

@@ -30,6 +30,45 @@ def test_another_image_starts_a_new_pair_first(ours: Account) -> None:
     assert not any("'Value': 'image-1'" in each for each in tags)
 
 
+def test_running_it_again_uses_what_has_started(ours: Account) -> None:
+    """The tag of the group tells how many there were; no second node is started beside it."""
+    ours.deploy(480, "bb", pairing="image-2")
+    ours.new_are_broken = True
+    report, _ = ours.roll(ready_s=120)
+    assert "out of memory" in told(report)  # what the new nodes log
+    assert capacities() == {"prefill": 3, "decode": 3}
+    for host in ours.hosts.values():
+        host.is_broken = False
+    ours.new_are_broken = False
+    report, _ = ours.roll()
+    assert report.failure is None
+    assert len(report.ended) == 4
+    assert capacities() == {"prefill": 2, "decode": 2}
+
+
+def test_capacity_that_someone_has_changed_since_counts(ours: Account) -> None:
+    """A tag that is out of date does not shrink a group that was scaled up."""
+    tag = {
+        "ResourceId": "ours-decode-image-1",
+        "ResourceType": "auto-scaling-group",
+        "Key": "turnback:rollout-base",
+        "Value": "0",
+        "PropagateAtLaunch": False,
+    }
+    boto3.client("autoscaling").create_or_update_tags(Tags=[tag])
+    ours.deploy(480, "bb", pairing="image-2")
+    report, _ = ours.roll()
+    assert report.failure is None
+    assert capacities() == {"prefill": 2, "decode": 2}
+
+
+def capacities() -> dict[str, int]:
+    """Desired capacity of the engines' groups by role."""
+    found = boto3.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    names = {group["AutoScalingGroupName"]: group["DesiredCapacity"] for group in found}
+    return {name.split("-")[1]: count for name, count in names.items() if "router" not in name}
+
+
 def test_group_at_its_maximum_is_refused_before_anything(account: None) -> None:
     """With the setting that raises it."""
     ours = Account()
