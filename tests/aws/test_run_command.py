@@ -99,6 +99,16 @@ def test_refusal_is_not_swallowed() -> None:
         run(Answer("send_command", {}, error="AccessDenied"))
 
 
+def test_command_that_cannot_be_followed_is_not_swallowed() -> None:
+    """What became of it is not known."""
+    with pytest.raises(ClientError, match="AccessDenied"):
+        run(
+            sent(NODES[:1]),
+            Answer("get_command_invocation", {}, error="AccessDenied"),
+            instances=NODES[:1],
+        )
+
+
 def test_agents_that_are_online() -> None:
     """Of the machines asked about; the others take no command."""
     asked = {

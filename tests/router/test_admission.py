@@ -1,6 +1,7 @@
 """A bounded number of turns, and a bounded queue before them."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,3 +105,21 @@ async def test_idle_is_told_when_the_last_turn_ends() -> None:
     assert not admission.idle.is_set()
     admission.leave()
     assert admission.idle.is_set()
+
+
+async def test_idle_time_counts_from_the_end_of_the_last_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the start before the first one; none passes while a turn runs."""
+    now_s = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0])
+    monkeypatch.setattr("runtime.router.admission.time", clock)
+    admission = Admission(2, 0, 0.0)
+    now_s[0] = 160.0
+    assert admission.idle_s == 60
+    await admission.enter()
+    now_s[0] = 200.0
+    assert admission.idle_s == 0
+    admission.leave()
+    now_s[0] = 230.0
+    assert admission.idle_s == 30

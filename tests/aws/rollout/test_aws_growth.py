@@ -6,6 +6,7 @@ from typing import Any
 import boto3
 import pytest
 
+from runtime.aws.machines import rolled_groups
 from runtime.errors import BadInput
 from tests.aws.fleet import activity
 from tests.aws.rollout.account import Account, told
@@ -60,6 +61,26 @@ def test_capacity_that_someone_has_changed_since_counts(ours: Account) -> None:
     report, _ = ours.roll()
     assert report.failure is None
     assert capacities() == {"prefill": 2, "decode": 2}
+
+
+def test_instance_that_ends_is_none_that_has_started(ours: Account) -> None:
+    """Else capacity that never came would stay asked for behind it."""
+    raw = {
+        "AutoScalingGroupName": "g",
+        "DesiredCapacity": 3,
+        "MaxSize": 3,
+        "Tags": [
+            {"Key": "turnback:role", "Value": "decode"},
+            {"Key": "turnback:rollout-base", "Value": "2"},
+        ],
+        "Instances": [
+            {"LifecycleState": state} for state in ("InService", "Pending", "Terminating:Wait")
+        ],
+    }
+    ours.overrides["DescribeAutoScalingGroups"] = lambda _asked: {"AutoScalingGroups": [raw]}
+    with ours.answering():
+        group = rolled_groups(boto3.client("autoscaling"), "ours")["decode"]
+    assert (group.instances, group.base, group.wanted) == (2, 2, 2)
 
 
 def capacities() -> dict[str, int]:
