@@ -1,6 +1,7 @@
 """The `turnback` commands that speak to AWS."""
 
 import json
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -62,6 +63,16 @@ def _edge(interrupted: str) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"\n{interrupted}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM is taken like Ctrl-C: what was begun is put in order first."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def scale(
@@ -171,7 +182,7 @@ def rollout(
     from runtime.aws.rollout.deployment import roll_out_deployment
     from runtime.aws.rollout.report import Pace
 
-    with _edge(f"interrupted; turnback rollout {name} continues"):
+    with _edge(f"interrupted; turnback rollout {name} continues"), _sigterm_as_interrupt():
         report = roll_out_deployment(
             name,
             rollout_clients(region),

@@ -6,14 +6,23 @@ that nobody needs a way to their ports.
 
 import http.client
 import re
+import shutil
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from runtime.contract.explain import explain
-from runtime.contract.status import STATUS_FILE, NodeReport, NodeStatus
+from runtime.contract.status import (
+    NODE_UNIT,
+    ROUTER_UNIT,
+    STATUS_FILE,
+    NodeReport,
+    NodeStatus,
+)
 from runtime.errors import StartFailed, TurnbackError
 
 _TIMEOUT_S = 5.0
@@ -26,19 +35,34 @@ _RUNNING = {
 _HEALTH = {"prefill": "/health", "decode": "/health", "router": "/health/live"}
 
 
-def node_report(path: Path = STATUS_FILE) -> NodeReport:
+def _unit_is_active() -> bool:
+    """Whether systemd runs an engine or a router here."""
+    systemctl = shutil.which("systemctl")
+    if systemctl is None:
+        return False
+    argv = [systemctl, "is-active", "--quiet", NODE_UNIT, ROUTER_UNIT]
+    return subprocess.run(argv, check=False, timeout=_TIMEOUT_S).returncode == 0
+
+
+def node_report(
+    path: Path = STATUS_FILE, is_active: Callable[[], bool] = _unit_is_active
+) -> NodeReport:
     """What runs here.
 
     Args:
         path: of the status.
+        is_active: whether a process runs, whatever the status says.
 
     Raises:
         BadInput: the status cannot be read.
-        StartFailed: a process that is healthy does not tell what it does.
+        StartFailed: a process that runs does not tell what it does.
     """
     try:
         status = NodeStatus.model_validate_json(path.read_bytes())
     except FileNotFoundError:
+        if is_active():
+            # Told as "nothing runs", it would be restarted under its requests.
+            raise _nameless(path) from None
         return NodeReport()
     except ValidationError as error:
         raise explain(error, str(path)) from error
@@ -84,6 +108,15 @@ def _sum(page: str, name: str) -> float | None:
     pattern = rf"^{re.escape(name)}(?:\{{.*\}})? ([0-9.eE+-]+)$"
     values = re.findall(pattern, page, re.MULTILINE)
     return sum(map(float, values)) if values else None
+
+
+def _nameless(path: Path) -> StartFailed:
+    return StartFailed(
+        "a process runs, and nothing tells what it was started with",
+        got=f"no {path}",
+        allowed=f"{NODE_UNIT} or {ROUTER_UNIT} with RuntimeDirectory=turnback and the file in it",
+        fix="use an image of this kit; a unit that has just started writes it in a moment",
+    )
 
 
 def _silent(status: NodeStatus) -> StartFailed:

@@ -1,6 +1,8 @@
 """`turnback rollout` as a user meets it."""
 
 import json
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -79,12 +81,13 @@ def test_rollout_timeout_bounds_the_wait(rolled: Account) -> None:
     assert "not ready after 120 s" in result.stderr
 
 
-def test_rollout_interrupted_says_how_it_goes_on(rolled: Account) -> None:
-    """Ctrl-C: 130, and the node that was drained is taken back."""
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_rollout_interrupted_says_how_it_goes_on(rolled: Account, signum: int) -> None:
+    """Ctrl-C or SIGTERM: 130, and the node that was drained is taken back."""
     rolled.deploy(600, "bb")
 
     def interrupt(_asked: dict[str, Any]) -> Any:
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signum)
 
     rolled.overrides["CreateTags"] = interrupt
     with rolled.answering():

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from runtime.contract.status import NodeReport, NodeStatus, arguments_generation
+from runtime.contract.status import (
+    NODE_UNIT,
+    ROUTER_UNIT,
+    NodeReport,
+    NodeStatus,
+    arguments_generation,
+)
 from runtime.errors import BadInput, StartFailed
 from runtime.launch.node_report import node_report
 from tests.router.fleet import (
@@ -74,6 +80,30 @@ async def test_router_tells_how_long_it_has_been_idle(tmp_path: Path) -> None:
 def test_no_status_is_no_process(tmp_path: Path) -> None:
     """The file lies in the unit's runtime folder and ends with it."""
     assert node_report(tmp_path / "status.json") == NodeReport()
+
+
+def test_process_without_a_status_is_not_taken_for_none(tmp_path: Path) -> None:
+    """An image whose unit writes none: a restart without a drain would cut its requests off."""
+    with pytest.raises(StartFailed, match="nothing tells"):
+        node_report(tmp_path / "status.json", is_active=lambda: True)
+
+
+@pytest.mark.parametrize(("code", "is_told"), [(0, True), (3, False)])
+def test_systemd_is_asked_for_both_units(
+    code: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Active ends with 0; a unit that is starting over after a crash holds nothing."""
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f'#!/bin/bash\necho "$@" >"{tmp_path}/asked"\nexit {code}\n', "utf-8")
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    if is_told:
+        with pytest.raises(StartFailed):
+            node_report(tmp_path / "status.json")
+    else:
+        assert node_report(tmp_path / "status.json") == NodeReport()
+    asked = (tmp_path / "asked").read_text("utf-8").split()
+    assert asked == ["is-active", "--quiet", NODE_UNIT, ROUTER_UNIT]
 
 
 def test_process_that_does_not_answer_is_not_ready(tmp_path: Path) -> None:
