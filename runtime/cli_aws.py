@@ -177,7 +177,7 @@ def rollout(
     region: Annotated[str, typer.Option(help="Left out: the environment's.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Bring running nodes to what is deployed, one at a time, losing no request."""
+    """Bring running nodes to what is deployed, one at a time, each drained first."""
     from runtime.aws.clients import rollout_clients
     from runtime.aws.rollout.deployment import roll_out_deployment
     from runtime.aws.rollout.report import Pace

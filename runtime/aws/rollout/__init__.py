@@ -1,1 +1,1 @@
-"""Bring running nodes to the generation of their parameters, losing no request."""
+"""Bring running nodes to the generation of their parameters, each drained first."""

@@ -56,11 +56,10 @@ def no_new_nodes(counts: str, waited_s: float, troubles: Sequence[str]) -> Start
 
 def no_room(roles: Sequence[Role]) -> BadInput:
     """No node may run beside the old ones."""
-    names = " and ".join(roles)
     settings = " and ".join(f"{role}.spare" for role in roles)
     return BadInput(
         "these nodes need new ones beside them, and none may run",
-        got=f"the {names} group is at its maximum",
+        got=f"at its maximum: the {' group, the '.join(roles)} group",
         allowed=f"room for one more {' and one more '.join(roles)} node while both serve",
         fix=f"raise {settings} and deploy; where capacity has no room either, end the old nodes "
         "first: turnback scale down NAME --wait, then scale up",

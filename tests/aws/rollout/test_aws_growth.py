@@ -99,7 +99,7 @@ def test_group_at_its_maximum_is_refused_before_anything(account: None) -> None:
     ours.deploy(480, "bb", pairing="image-2")
     with pytest.raises(BadInput) as failure:
         ours.roll()
-    assert "prefill group is at its maximum" in failure.value.got
+    assert failure.value.got == "at its maximum: the prefill group"
     assert "prefill.spare" in failure.value.fix
     assert ours.done == []
 

@@ -67,7 +67,7 @@ def test_group_without_room_is_refused_before_anything_moves() -> None:
     with pytest.raises(BadInput) as failure:
         roll(fleet, growth)
     told = failure.value
-    assert "prefill and decode group" in told.got
+    assert "the prefill group, the decode group" in told.got
     assert "one more prefill and one more decode" in told.allowed
     assert "prefill.spare and decode.spare" in told.fix
     assert "turnback scale down" in told.fix
