@@ -2,6 +2,7 @@
 # The locks are made from locks/*.in:
 #   uv pip compile --universal --python-version 3.11 --generate-hashes locks/kit.in -o locks/kit.lock
 #   uv pip compile --no-deps --python-version 3.11 --generate-hashes locks/engine.in -o locks/engine.lock
+#   npm install --package-lock-only --omit-lockfile-registry-resolved --prefix locks
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -1,5 +1,8 @@
 """`make setup`: the kit's and the engine's virtual environments from their lock files.
 
+The rehearsal deploys with the CDK CLI: an npm package, run by the Node that the kit's
+environment holds.
+
 The tests of the shared store need a Redis or Valkey server: installed here where that is
 possible, and never started by the package.
 
@@ -25,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ROOT / "locks"
 KIT = ROOT / ".venv"
 ENGINE = ROOT / ".venv-engine"
+CDK_CLI = ROOT / ".cdk-cli"
+CDK_CLI_LOCKS = ("package.json", "package-lock.json")
 TORCH = "torch==2.13.0+cpu"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PYTHONS = ((3, 11), (3, 13))
@@ -90,9 +95,25 @@ def _need(code: int, what: str, fix: str) -> None:
 
 
 def _make(folder: Path, inputs: Sequence[Path], fill: Callable[[Path], None]) -> None:
-    """Create one environment, unless the stamp says that it is up to date.
+    """Create one virtual environment, unless it is up to date."""
+
+    def make() -> None:
+        _ensure_venv_module()
+        venv.create(folder, with_pip=True)
+        fill(folder / "bin" / "python")
+
+    make_once(folder, inputs, make)
+
+
+def make_once(folder: Path, inputs: Sequence[Path], make: Callable[[], None]) -> None:
+    """Make a folder anew, unless its stamp says that it is up to date.
 
     A half-made one is never stamped: the next run makes it anew.
+
+    Args:
+        folder: is removed before `make` is called.
+        inputs: files that it is made from.
+        make: makes it.
     """
     stamp = folder / _STAMP
     wanted = stamp_text(inputs)
@@ -102,9 +123,7 @@ def _make(folder: Path, inputs: Sequence[Path], fill: Callable[[Path], None]) ->
     began = time.perf_counter()
     print(f"{folder.name}: installing ...", flush=True)  # noqa: T201
     shutil.rmtree(folder, ignore_errors=True)
-    _ensure_venv_module()
-    venv.create(folder, with_pip=True)
-    fill(folder / "bin" / "python")
+    make()
     stamp.write_text(wanted, "ascii")
     print(f"{folder.name}: ready after {time.perf_counter() - began:.0f} s")  # noqa: T201
 
@@ -153,6 +172,28 @@ def _fill_engine(python: Path) -> None:
     # --no-deps: the lock is a lean set; what it leaves out is named in docs/limits.md.
     _pip(python, "--no-deps", "--require-hashes", "-r", str(LOCKS / "engine.lock"))
     _kit_itself(python)
+
+
+def fill_cdk_cli(folder: Path, kit: Path, run: Run) -> None:
+    """Install the CDK CLI by its lock: exact versions, each with its digest.
+
+    Args:
+        folder: becomes a folder with `node_modules`.
+        kit: environment with Node and npm.
+        run: runs a command and returns its exit code.
+
+    Raises:
+        StartFailed: npm failed.
+    """
+    folder.mkdir(parents=True)
+    for name in CDK_CLI_LOCKS:
+        shutil.copy(LOCKS / name, folder / name)
+    npm = [str(kit / "bin" / "npm"), "ci", "--prefix", str(folder), "--ignore-scripts"]
+    _need(
+        run([*npm, "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]),
+        "npm ci of the CDK CLI failed",
+        "read npm's message above; it names the package and the registry it asked",
+    )
 
 
 def store_install(is_on_path: Callable[[str], bool], *, is_root: bool, run: Run) -> str | None:
@@ -211,7 +252,7 @@ def _ensure_store_server() -> None:
 
 
 def main() -> int:
-    """Make both environments; returns the exit code."""
+    """Make the environments; returns the exit code."""
     try:
         check_python((sys.version_info.major, sys.version_info.minor))
         both = [ROOT / "pyproject.toml", Path(__file__)]
@@ -219,6 +260,8 @@ def main() -> int:
         engine_inputs = [LOCKS / "engine.lock", LOCKS / "engine-torch.lock", *both]
         _make(KIT, kit_inputs, _fill_kit)
         _make(ENGINE, engine_inputs, _fill_engine)
+        cli_inputs = [*(LOCKS / name for name in CDK_CLI_LOCKS), Path(__file__)]
+        make_once(CDK_CLI, cli_inputs, lambda: fill_cdk_cli(CDK_CLI, KIT, run_command))
         _ensure_store_server()
     except TurnbackError as error:
         print(error, file=sys.stderr)  # noqa: T201

@@ -1,18 +1,21 @@
 """`make setup`: where torch comes from, and what is made anew."""
 
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from runtime.errors import BadInput
+from runtime.errors import BadInput, StartFailed
 from runtime.local.environments import (
+    CDK_CLI_LOCKS,
     LOCKS,
     TORCH,
     TORCH_CPU_INDEX,
     _make,
     check_python,
+    fill_cdk_cli,
     services_stay_off,
     stamp_text,
     store_install,
@@ -117,6 +120,40 @@ def test_locks_pin_exactly_and_with_hashes(name: str) -> None:
     for line in lines:
         assert "==" in line
         assert "--hash=sha256:" in line
+
+
+def test_cdk_cli_comes_from_its_lock_by_the_kits_npm(tmp_path: Path) -> None:
+    """The environment's npm installs what the lock says, and runs no package's script."""
+    lines: list[list[str]] = []
+
+    def run(argv: Sequence[str]) -> int:
+        lines.append([*argv])
+        return 0
+
+    fill_cdk_cli(tmp_path / "cli", tmp_path / "kit", run)
+    (line,) = lines
+    assert line[:2] == [str(tmp_path / "kit" / "bin" / "npm"), "ci"]
+    assert {"--prefix", str(tmp_path / "cli"), "--ignore-scripts"} <= {*line}
+    for name in CDK_CLI_LOCKS:
+        assert (tmp_path / "cli" / name).read_bytes() == (LOCKS / name).read_bytes()
+
+
+def test_failed_npm_ends_the_setup(tmp_path: Path) -> None:
+    """A CLI that is not there is no set-up machine."""
+    with pytest.raises(StartFailed, match="npm ci"):
+        fill_cdk_cli(tmp_path / "cli", tmp_path / "kit", lambda _argv: 1)
+
+
+def test_npm_lock_pins_exactly_with_digests_and_names_no_registry() -> None:
+    """One version and a digest for each package; where it comes from is npm's setting."""
+    wanted, lock = (json.loads((LOCKS / name).read_text("utf-8")) for name in CDK_CLI_LOCKS)
+    packages = {name: each for name, each in lock["packages"].items() if name}
+    assert packages
+    for name, each in packages.items():
+        assert each["integrity"].startswith("sha512-"), name
+        assert "resolved" not in each, name
+    for name, version in wanted["dependencies"].items():
+        assert packages[f"node_modules/{name}"]["version"] == version
 
 
 class Machine:
