@@ -141,6 +141,19 @@ def up(
     _run(run_up(_options(out, port, model, engine_environment, mock=mock), Console()))
 
 
+@app.command()
+def rehearse(
+    *,
+    out: OutOption = Path("out"),
+    engine_environment: EnvironmentOption = Path(".venv-engine"),
+) -> None:
+    """A real `cdk deploy` to an emulated account, and real engines from what it leaves."""
+    # Late: other commands do without boto3.
+    from runtime.local.rehearsal.run import run_rehearsal
+
+    _run(run_rehearsal(out, engine_environment, Console()))
+
+
 _SPEC = RouterSpec.model_fields
 
 

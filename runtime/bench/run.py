@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -28,6 +28,7 @@ class BenchPlan:
         run_id: part of every conversation id and cache salt, so that two runs
             against one fleet share nothing.
         timeout_s: longest time for one turn.
+        api_key: a client's key, where the router wants one.
     """
 
     router_url: str
@@ -36,6 +37,7 @@ class BenchPlan:
     workload: WorkloadSpec
     run_id: str
     timeout_s: float = 300.0
+    api_key: str | None = field(default=None, repr=False)
 
 
 async def run_benchmark(
@@ -69,7 +71,8 @@ async def run_benchmark(
         results.append(result)
         on_turn(result)
 
-    async with aiohttp.ClientSession() as session:
+    headers = {"Authorization": f"Bearer {plan.api_key}"} if plan.api_key else {}
+    async with aiohttp.ClientSession(headers=headers) as session:
         player = _Player(plan, session, ids)
         for conversation in (c for c in conversations if c.is_warmup):
             await player.play(conversation, WARMUP_TURNS, lambda _: None)

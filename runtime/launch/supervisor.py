@@ -128,7 +128,7 @@ class Supervisor:
             if time.perf_counter() - began > self._ready_timeout_s:
                 raise StartFailed(
                     f"{one.service.name} did not become ready",
-                    got=f"no answer from {one.service.ready_url}\n{_tail(one.service.log)}",
+                    got=f"no answer from {one.service.ready_url}\n{tail(one.service.log)}",
                     allowed=f"an answer within {self._ready_timeout_s:.0f} s",
                     fix=f"read {one.service.log}; on a slow machine wait longer",
                 )
@@ -168,6 +168,15 @@ class Supervisor:
     async def stop(self) -> None:
         """End every process and wait for it; what resists is killed with its group."""
         running, self._running = self._running, []
+        await self._end(running)
+
+    async def end(self, name: str) -> None:
+        """End the service of this name and wait for it, as `stop` does; another may follow."""
+        ended = [one for one in self._running if one.service.name == name]
+        self._running = [one for one in self._running if one not in ended]
+        await self._end(ended)
+
+    async def _end(self, running: Sequence[_Running]) -> None:
         for one in running:
             if one.process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -202,13 +211,13 @@ def _ended(one: _Running) -> TurnbackError:
     kind, when = (EngineDied, "while it served") if one.ready else (StartFailed, "during its start")
     return kind(
         f"{one.service.name} ended {when}",
-        got=f"{how}\n{_tail(one.service.log)}",
+        got=f"{how}\n{tail(one.service.log)}",
         allowed="a process that runs until it is told to stop",
         fix=f"read {one.service.log}",
     )
 
 
-def _tail(log: Path) -> str:
+def tail(log: Path) -> str:
     """The last lines of a log, indented to stand under a message."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))

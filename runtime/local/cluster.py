@@ -50,7 +50,7 @@ _KV_CACHE_GIB = 2
 """Of each engine, where a profile made for GPUs names none."""
 
 
-def _cores(index: int) -> tuple[int, ...]:
+def cores(index: int) -> tuple[int, ...]:
     """Half of the cores for each engine; the same one where there is only one."""
     cores = sorted(os.sched_getaffinity(0))
     half = max(1, len(cores) // 2)
@@ -73,7 +73,7 @@ def node_spec(plan: ClusterPlan, role: Role, port: int, side_channel_port: int) 
         ),
         kv=plan.profile.kv,
         cpu=CpuSpec(
-            cores=_cores(role == "decode"), kv_cache_gib=serving.kv_cache_gib or _KV_CACHE_GIB
+            cores=cores(role == "decode"), kv_cache_gib=serving.kv_cache_gib or _KV_CACHE_GIB
         ),
         side_channel_port=side_channel_port,
     )

@@ -1,0 +1,247 @@
+"""The deployment's nodes as processes of this machine: a fleet that a rollout can work on."""
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runtime.aws.rollout.fleet import ENGINE_ROLES, NodeRole, RunningNode, Target
+from runtime.aws.rollout.report import Pace, RolloutReport
+from runtime.aws.rollout.rollout import roll_out
+from runtime.contract.node import CpuSpec, NodeSpec, Role
+from runtime.contract.status import NodeStatus, arguments_generation
+from runtime.errors import StartFailed
+from runtime.launch.command import Command, engine_command
+from runtime.launch.node_report import node_report
+from runtime.launch.supervisor import Service, Supervisor, tail
+from runtime.local.cluster import HOST, cores
+from runtime.local.rehearsal import deployed
+from runtime.local.rehearsal.swaps import Here, local_arguments, local_spec
+
+_RESTART_S = 400.0
+_LOOK_S = 0.2
+_KV_CACHE_GIB = 2
+
+
+class _Stopped(Exception):
+    """Nobody waits for the rollout any more."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a node of this machine keeps over restarts.
+
+    Attributes:
+        parameter: SSM parameter that says what it runs, as its user data names it.
+        pairing: tag `turnback:generation` of its group; empty for a router.
+    """
+
+    role: NodeRole
+    parameter: str
+    pairing: str
+    port: int
+    side_channel_port: int = 0
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://{HOST}:{self.port}"
+
+
+@dataclass
+class LocalFleet:
+    """Engines and router from the parameters of the account.
+
+    Implements `runtime.aws.rollout.fleet.Fleet`, whose calls come from another thread.
+    """
+
+    places: Mapping[NodeRole, Place]
+    engine_python: Path
+    model: Path
+    out: Path
+    supervisor: Supervisor
+    loop: asyncio.AbstractEventLoop
+    draining: set[NodeRole] = field(default_factory=set)
+    starts: Counter[NodeRole] = field(default_factory=Counter)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    # What runs
+
+    def logs(self, role: NodeRole) -> Path:
+        """Log of a role's process; each start has its own."""
+        return self.out / "logs" / f"{role}-{self.starts[role]}.log"
+
+    def _status(self, role: NodeRole) -> Path:
+        return self.out / "status" / f"{role}.json"
+
+    def service(self, role: NodeRole) -> Service:
+        """A role's process, from its parameter; its status is written as boot writes it."""
+        self.starts[role] += 1
+        place = self.places[role]
+        text = deployed.parameter(place.parameter)
+        if role == "router":
+            command, generation, told = self._router(place, text), arguments_generation(text), {}
+        else:
+            spec = NodeSpec.model_validate_json(text)
+            command, generation = self._engine(spec, place, role), spec.generation
+            told = {
+                "decoder_kv_blocks_ttl_s": spec.kv.decoder_kv_blocks_ttl_s,
+                "kv_lease_duration_s": spec.kv.kv_lease_duration_s,
+            }
+        status = NodeStatus(role=role, generation=generation, url=place.url, **told)
+        self._status(role).parent.mkdir(parents=True, exist_ok=True)
+        self._status(role).write_text(status.model_dump_json(), "utf-8")
+        return Service(role, command, f"{place.url}/health", self.logs(role))
+
+    def _engine(self, spec: NodeSpec, place: Place, role: Role) -> Command:
+        here = Here(
+            model=self.model,
+            host=HOST,
+            port=place.port,
+            side_channel_port=place.side_channel_port,
+            cpu=CpuSpec(cores=cores(ENGINE_ROLES.index(role)), kv_cache_gib=_KV_CACHE_GIB),
+        )
+        return engine_command(local_spec(spec, here), self.engine_python)
+
+    def _router(self, place: Place, text: str) -> Command:
+        arguments = local_arguments(text.splitlines(), self._nodes_file(), HOST, place.port)
+        return Command((sys.executable, "-m", "runtime.cli", "router", *arguments))
+
+    def _nodes_file(self) -> Path:
+        return self.out / "nodes.toml"
+
+    def write_nodes(self) -> None:
+        """Tell the router its nodes; it follows the file."""
+        lines = []
+        for role in ENGINE_ROLES:
+            place = self.places[role]
+            lines += [f"[[{role}]]", f"url = {json.dumps(place.url)}"]
+            lines += [f"generation = {json.dumps(place.pairing)}"]
+            lines += [f"draining = {json.dumps(role in self.draining)}"]
+        draft = self._nodes_file().with_suffix(".draft")
+        draft.write_text("\n".join(lines) + "\n", "utf-8")
+        draft.replace(self._nodes_file())
+
+    async def start(self) -> None:
+        """Start both engines, then the router."""
+        self.write_nodes()
+        await self.supervisor.start([self.service(role) for role in ENGINE_ROLES])
+        await self.supervisor.start([self.service("router")])
+
+    def command_line(self, role: NodeRole) -> list[str]:
+        """Arguments of the process that runs now, as the kernel tells them."""
+        guard = self.supervisor.pids()[role]
+        children = Path(f"/proc/{guard}/task/{guard}/children").read_text("ascii").split()
+        return Path(f"/proc/{children[0]}/cmdline").read_text("utf-8").split("\0")[:-1]
+
+    # What a rollout asks for
+
+    def targets(self) -> Mapping[NodeRole, Target]:
+        """Of the parameters as they are now."""
+        targets: dict[NodeRole, Target] = {}
+        for role in ENGINE_ROLES:
+            spec = NodeSpec.model_validate_json(deployed.parameter(self.places[role].parameter))
+            targets[role] = Target(
+                spec.generation,
+                spec.kv.decoder_kv_blocks_ttl_s,
+                spec.kv.kv_lease_duration_s,
+                self.places[role].pairing,
+            )
+        text = deployed.parameter(self.places["router"].parameter)
+        decode = targets["decode"]
+        generation = arguments_generation(text)
+        return {**targets, "router": Target(generation, decode.ttl_s, decode.lease_s)}
+
+    def nodes(self) -> Sequence[RunningNode]:
+        """What each process was started with, and whether it answers."""
+        found = []
+        for role, place in self.places.items():
+            report = node_report(self._status(role))
+            found.append(
+                RunningNode(
+                    name=f"local-{role}",
+                    role=role,
+                    generation=report.generation,
+                    ttl_s=report.ttl_s,
+                    lease_s=report.lease_s,
+                    pairing=place.pairing,
+                    is_ready=report.is_ready,
+                    is_draining=role in self.draining,
+                )
+            )
+        return found
+
+    def drain(self, node: RunningNode) -> None:
+        """Tell the router; a router is drained by being the only one that nobody asks."""
+        if node.role != "router":
+            self.draining.add(node.role)
+            self.write_nodes()
+
+    def undrain(self, node: RunningNode) -> None:
+        """Tell the router."""
+        self.draining.discard(node.role)
+        self.write_nodes()
+
+    def running_requests(self, node: RunningNode) -> int:
+        """As the process counts them."""
+        running = node_report(self._status(node.role)).running_requests
+        if running is None:
+            raise StartFailed(
+                f"{node.name} does not say what it runs",
+                got=self.trouble(node),
+                allowed="metrics with the number of requests",
+                fix=f"read {self.logs(node.role)}",
+            )
+        return running
+
+    def restart(self, node: RunningNode) -> None:
+        """End the process and start it from the parameter as it is now."""
+        self._on_loop(self._restart(node.role))
+
+    async def _restart(self, role: NodeRole) -> None:
+        await self.supervisor.end(role)
+        await self.supervisor.start([self.service(role)])
+
+    def _on_loop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it where the supervisor lives, and wait for it here."""
+        running = asyncio.run_coroutine_threadsafe(work, self.loop)
+        until_s = time.monotonic() + _RESTART_S
+        while True:
+            try:
+                running.result(_LOOK_S)
+            except TimeoutError:
+                if running.done():
+                    raise
+                if self.stopped.is_set() or time.monotonic() > until_s:
+                    running.cancel()
+            else:
+                return
+
+    async def roll_out(self, tell: Callable[[str], None]) -> RolloutReport:
+        """Bring the processes to the parameters' generation.
+
+        Raises:
+            TurnbackError: it stopped on the way.
+        """
+        pace = Pace(ready_s=_RESTART_S, drain_s=60.0, notice_s=2.0, poll_s=0.5, sleep=self._sleep)
+        try:
+            report = await asyncio.to_thread(roll_out, self, tell, pace)
+        finally:
+            self.stopped.set()  # also when this is cancelled: the thread must not outlive it
+        if report.failure is not None:
+            raise report.failure
+        return report
+
+    def _sleep(self, seconds: float) -> None:
+        if self.stopped.wait(seconds):
+            raise _Stopped
+
+    def trouble(self, node: RunningNode) -> str:
+        """The last lines of its log."""
+        return tail(self.logs(node.role))
