@@ -51,7 +51,10 @@ LISTINGS: Mapping[str, Listing] = {
         "ec2", "describe_nat_gateways", f"NatGateways{_ALIVE}.NatGatewayId"
     ),
     "AWS::EC2::NetworkInterface": Listing(
-        "ec2", "describe_network_interfaces", "NetworkInterfaces[].NetworkInterfaceId"
+        # Those of instances end with them; moto keeps a terminated one's.
+        "ec2",
+        "describe_network_interfaces",
+        "NetworkInterfaces[?!Attachment].NetworkInterfaceId",
     ),
     "AWS::EC2::RouteTable": Listing("ec2", "describe_route_tables", "RouteTables[].RouteTableId"),
     "AWS::EC2::SecurityGroup": Listing(

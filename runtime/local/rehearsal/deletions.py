@@ -7,6 +7,7 @@ still hangs on them.
 from collections.abc import Callable
 from typing import Any
 
+from moto.cloudformation.models import Stack
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.elastic_ip_addresses import ElasticAddress
 from moto.ec2.models.flow_logs import FlowLogs
@@ -32,11 +33,17 @@ def _end_endpoint(ec2: Any, made: Any) -> None:
     ec2.delete_vpc_endpoints([made.id])
 
 
+def _end_nat(ec2: Any, made: Any) -> None:
+    """moto leaves the gateway's interface."""
+    ec2.delete_nat_gateway(made.id)
+    ec2.delete_network_interface(made._eni.id)
+
+
 EC2: dict[Any, _Delete] = {
     ElasticAddress: lambda ec2, made: ec2.release_address(address=made.public_ip),
     FlowLogs: lambda ec2, made: ec2.delete_flow_logs([made.id]),
     InternetGateway: lambda ec2, made: ec2.delete_internet_gateway(made.id),
-    NatGateway: lambda ec2, made: ec2.delete_nat_gateway(made.id),
+    NatGateway: _end_nat,
     RouteTable: lambda ec2, made: ec2.delete_route_table(made.id),
     SubnetRouteTableAssociation: _disassociate,
     VPCEndPoint: _end_endpoint,
@@ -54,6 +61,7 @@ def apply() -> None:
     for backends, deletions in ((ec2_backends, EC2), (elbv2_backends, ELBV2)):
         for model, delete in deletions.items():
             model.delete = _method(backends, delete)
+    _forget_outputs()
 
 
 def _method(backends: Any, delete: _Delete) -> Callable[[Any, str, str], None]:
@@ -61,3 +69,15 @@ def _method(backends: Any, delete: _Delete) -> Callable[[Any, str, str], None]:
         delete(backends[account_id][region_name], self)
 
     return method
+
+
+def _forget_outputs() -> None:
+    """moto makes resources when something refers to them: a look at the outputs of a deleted
+    stack, as the CDK CLI takes one, would make them anew."""
+    delete = Stack.delete
+
+    def delete_and_forget(self: Any) -> None:
+        delete(self)
+        self.output_map._output_json_map = {}
+
+    Stack.delete = delete_and_forget
