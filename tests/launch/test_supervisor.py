@@ -177,3 +177,16 @@ def test_nothing_outlives_the_supervisor(signum: int, make: Make, tmp_path: Path
         parent.send_signal(signum)
         parent.wait(timeout=20)
     assert gone_within(12.0, running)
+
+
+async def test_one_service_ends_and_another_takes_its_place(make: Make, tmp_path: Path) -> None:
+    """The others run on, and the ended one is not taken for one that died."""
+    async with Supervisor() as supervisor:
+        await supervisor.start([make("a"), make("b")])
+        old, other = pids(tmp_path, "a"), pids(tmp_path, "b")
+        await supervisor.end("a")
+        assert gone_within(2.0, old)
+        assert all(map(alive, other))
+        await supervisor.start([make("a")])
+        assert sorted(supervisor.pids()) == ["a", "b"]
+        await supervisor.run(asyncio.sleep(0.1))

@@ -1,7 +1,7 @@
 """A short benchmark through the rehearsed router, and what it must show."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.bench.exactness import compare
@@ -20,7 +20,8 @@ WORKLOAD = WorkloadSpec(
     answer_tokens=32,
     warmup_conversations=1,
 )
-"""Seconds on two cores, and longer than the threshold of 64 tokens."""
+"""Seconds on two cores; histories longer than the threshold of 64 tokens."""
+_TURNS = 2 * WORKLOAD.conversations * WORKLOAD.turns
 
 
 def first_key(text: str) -> str:
@@ -35,58 +36,58 @@ def first_key(text: str) -> str:
     return key
 
 
-async def run_short_benchmark(
-    url: str,
-    model_name: str,
-    model: Path,
-    api_key: str,
-    out: Path,
-    run_id: str,
-    on_turn: Callable[[TurnResult], None],
-) -> str:
-    """Run both arms; returns what was seen.
-
-    Raises:
-        EngineDied: a turn failed, none was warm, or an answer differs.
-    """
-    plan = BenchPlan(
+def plan(url: str, served_model_name: str, model: Path, run_id: str, api_key: str) -> BenchPlan:
+    """The benchmark's plan."""
+    return BenchPlan(
         router_url=url,
-        served_model_name=model_name,
+        served_model_name=served_model_name,
         tokenizer_path=model / "tokenizer.json",
         workload=WORKLOAD,
         run_id=run_id,
         timeout_s=120.0,
         api_key=api_key,
     )
+
+
+async def run_and_judge(plan: BenchPlan, turns: Path) -> str:
+    """Run both arms; returns what was seen.
+
+    Args:
+        plan: what to run.
+        turns: file for the results.
+
+    Raises:
+        EngineDied: a turn failed, a later one was not warm, or an answer differs.
+    """
     results: list[TurnResult] = []
-    await run_benchmark(plan, results, out / f"turns-{run_id}.jsonl", on_turn)
+    await run_benchmark(plan, results, turns)
     return judge(results)
 
 
-def judge(results: list[TurnResult]) -> str:
-    """What a run must have shown.
+def judge(results: Sequence[TurnResult]) -> str:
+    """What a run has shown.
 
     Raises:
-        EngineDied: it has not.
+        EngineDied: it has not shown what it must.
     """
-    later = [each for each in results if each.arm == "bidirectional" and each.turn > 1]
-    warm = [each for each in later if each.path == "warm"]
-    pulled = sum(each.receipt.pulled_tokens for each in warm if each.receipt)
-    exact = compare(results)
     failed = [each.error for each in results if not each.is_successful]
-    whole = 2 * WORKLOAD.conversations * WORKLOAD.turns
-    is_equal = exact.equal + exact.ties == exact.compared == whole // 2
-    if failed or len(results) != whole or warm != later or not pulled or not is_equal:
+    later = [each for each in results if each.arm == "bidirectional" and each.turn > 1]
+    pulled = [each.receipt.pulled_tokens if each.receipt else 0 for each in later]
+    warm = sum(
+        each.path == "warm" and tokens > 0 for each, tokens in zip(later, pulled, strict=True)
+    )
+    exact = compare(results)
+    told = (
+        f"{warm} of {len(later)} later turns warm, {sum(pulled)} tokens pulled; "
+        f"{exact.equal} of {exact.compared} answers equal, {exact.ties} up to a tie"
+    )
+    is_whole = len(results) == _TURNS and not failed
+    if not is_whole or warm != len(later) or exact.differences:
         raise EngineDied(
             "the rehearsed engines do not hand KV back as they should",
-            got=f"{len(results)} turns, failed: {failed[:1] or 'none'}; {len(warm)} of "
-            f"{len(later)} later turns warm, {pulled} tokens pulled; {exact.equal} of "
-            f"{exact.compared} answers equal, {exact.ties} up to a tie",
-            allowed=f"{whole} turns, all successful; every later turn warm; answers equal",
-            fix="read the engines' logs and turns-*.jsonl",
+            got=f"{len(results)} turns, {len(failed)} failed ({failed[:1]}); {told}",
+            allowed=f"{_TURNS} turns, none failed; every later turn warm, with tokens pulled; "
+            "every answer equal, or up to a tie",
+            fix="read turns-*.jsonl and the engines' logs",
         )
-    return (
-        f"{len(warm)} of {len(later)} later turns warm, {pulled} tokens pulled, "
-        f"{exact.equal} of {exact.compared} answers equal"
-        + (f", {exact.ties} up to a tie" if exact.ties else "")
-    )
+    return told

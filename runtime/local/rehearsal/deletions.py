@@ -19,6 +19,7 @@ from moto.ec2.models.vpcs import VPCEndPoint
 from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
 from moto.elbv2.models import FakeTargetGroup, elbv2_backends
 
+Put = Callable[[Any, str, Any], None]
 _Delete = Callable[[Any, Any], object]
 
 
@@ -56,12 +57,16 @@ ELBV2: dict[Any, _Delete] = {
 }
 
 
-def apply() -> None:
-    """Give each model the method that CloudFormation's deletion looks for."""
+def apply(put: Put = setattr) -> None:
+    """Give each model the method that CloudFormation's deletion looks for.
+
+    Args:
+        put: sets an attribute; a test takes it back.
+    """
     for backends, deletions in ((ec2_backends, EC2), (elbv2_backends, ELBV2)):
         for model, delete in deletions.items():
-            model.delete = _method(backends, delete)
-    _forget_outputs()
+            put(model, "delete", _method(backends, delete))
+    put(Stack, "delete", _forgetting(Stack.delete))
 
 
 def _method(backends: Any, delete: _Delete) -> Callable[[Any, str, str], None]:
@@ -71,13 +76,12 @@ def _method(backends: Any, delete: _Delete) -> Callable[[Any, str, str], None]:
     return method
 
 
-def _forget_outputs() -> None:
+def _forgetting(delete: Callable[[Any], None]) -> Callable[[Any], None]:
     """moto makes resources when something refers to them: a look at the outputs of a deleted
     stack, as the CDK CLI takes one, would make them anew."""
-    delete = Stack.delete
 
     def delete_and_forget(self: Any) -> None:
         delete(self)
         self.output_map._output_json_map = {}
 
-    Stack.delete = delete_and_forget
+    return delete_and_forget

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from runtime.aws.clients import client
+from runtime.aws.rollout.fleet import NodeRole
+from runtime.contract.explain import explain
+from runtime.contract.node import NodeSpec
 from runtime.errors import StartFailed
 
 STACKS = ("network", "image", "fleet", "router")
-ROLES = ("prefill", "decode", "router")
+ROLES: tuple[NodeRole, ...] = ("prefill", "decode", "router")
 _VARIABLE = re.compile(r"^(TURNBACK_[A-Z0-9_]+=.*)$", re.MULTILINE)
 
 
@@ -70,6 +75,18 @@ def parameter(name: str) -> str:
     """Text of an SSM parameter."""
     text: str = client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
     return text
+
+
+def node_spec(name: str) -> NodeSpec:
+    """The spec in a parameter.
+
+    Raises:
+        BadSettings: it is none.
+    """
+    try:
+        return NodeSpec.model_validate_json(parameter(name))
+    except ValidationError as error:
+        raise explain(error, f"parameter {name}") from error
 
 
 def launch_template(deployment: str, role: str) -> dict[str, Any]:

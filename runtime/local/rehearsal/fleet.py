@@ -84,11 +84,11 @@ class LocalFleet:
         """A role's process, from its parameter; its status is written as boot writes it."""
         self.starts[role] += 1
         place = self.places[role]
-        text = deployed.parameter(place.parameter)
         if role == "router":
+            text = deployed.parameter(place.parameter)
             command, generation, told = self._router(place, text), arguments_generation(text), {}
         else:
-            spec = NodeSpec.model_validate_json(text)
+            spec = deployed.node_spec(place.parameter)
             command, generation = self._engine(spec, place, role), spec.generation
             told = {
                 "decoder_kv_blocks_ttl_s": spec.kv.decoder_kv_blocks_ttl_s,
@@ -140,13 +140,35 @@ class LocalFleet:
         children = Path(f"/proc/{guard}/task/{guard}/children").read_text("ascii").split()
         return Path(f"/proc/{children[0]}/cmdline").read_text("utf-8").split("\0")[:-1]
 
+    def check_ttl(self, ttl_s: int) -> None:
+        """Every process runs with this TTL.
+
+        Raises:
+            StartFailed: with the command line of the first that does not.
+        """
+        engine = f'"decoder_kv_blocks_ttl":{ttl_s},'
+        words: dict[NodeRole, str] = {
+            "prefill": engine,
+            "decode": engine,
+            "router": f"--decoder-kv-blocks-ttl-s {ttl_s} ",
+        }
+        for role, word in words.items():
+            line = " ".join(self.command_line(role))
+            if word not in line:
+                raise StartFailed(
+                    f"the {role} process does not run with the TTL of its parameter",
+                    got=line,
+                    allowed=f"a command line with {word.strip()}",
+                    fix=f"read {self.logs(role)}",
+                )
+
     # What a rollout asks for
 
     def targets(self) -> Mapping[NodeRole, Target]:
         """Of the parameters as they are now."""
         targets: dict[NodeRole, Target] = {}
         for role in ENGINE_ROLES:
-            spec = NodeSpec.model_validate_json(deployed.parameter(self.places[role].parameter))
+            spec = deployed.node_spec(self.places[role].parameter)
             targets[role] = Target(
                 spec.generation,
                 spec.kv.decoder_kv_blocks_ttl_s,

@@ -15,6 +15,8 @@ from moto.elbv2.models import FakeLoadBalancer
 from moto.secretsmanager.models import secretsmanager_backends
 from moto.ssm.models import Parameter
 
+Put = Callable[[Any, str, Any], None]
+
 _RESOLVED = re.compile(r"\{\{resolve:secretsmanager:(arn:[^}]+?):SecretString:::?\}\}")
 
 
@@ -128,14 +130,19 @@ def _typed(balancer: FakeLoadBalancer, properties: dict[str, Any]) -> None:
     balancer.type = properties["Type"]
 
 
-def apply() -> None:
-    """Mend moto, in this process."""
-    _mend(Parameter, before=listed_tags)
-    _mend(FlowLogs, before=without_folder)
-    _mend(FakeLoadBalancer, after=_typed)
+def apply(put: Put = setattr) -> None:
+    """Mend moto, in this process.
+
+    Args:
+        put: sets an attribute; a test takes it back.
+    """
+    _mend(put, Parameter, before=listed_tags)
+    _mend(put, FlowLogs, before=without_folder)
+    _mend(put, FakeLoadBalancer, after=_typed)
 
 
 def _mend(
+    put: Put,
     model: Any,
     before: Callable[[dict[str, Any]], dict[str, Any]] = lambda properties: properties,
     after: Callable[[Any, dict[str, Any]], None] = lambda _made, _properties: None,
@@ -149,4 +156,4 @@ def _mend(
         after(made, properties)
         return made
 
-    model.create_from_cloudformation_json = classmethod(create)
+    put(model, "create_from_cloudformation_json", classmethod(create))

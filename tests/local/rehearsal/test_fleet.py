@@ -1,0 +1,133 @@
+"""A rollout over processes of this machine, with mock engines for speed and the real router."""
+
+import asyncio
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.contract.node import NodeSpec
+from runtime.errors import StartFailed
+from runtime.launch.supervisor import Supervisor
+from runtime.local import cluster
+from runtime.local.checks import free_ports
+from runtime.local.model import build_model
+from runtime.local.rehearsal import deployed, fleet
+from runtime.local.rehearsal.fleet import LocalFleet, Place
+from stacks.constructs.router_arguments import router_arguments
+from tests.infra.synth import golden
+
+LEASE_S = 12
+"""The shortest: a drained P waits for its end."""
+
+
+class Parameters:
+    """Stands for SSM."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.put(480, "0a")
+
+    def put(self, ttl_s: int, generation: str) -> None:
+        """What a deploy writes."""
+        for role in ("prefill", "decode"):
+            raw = golden(f"node-spec-{role}.json")
+            raw["kv"] |= {"decoder_kv_blocks_ttl_s": ttl_s, "kv_lease_duration_s": LEASE_S}
+            raw["generation"] = generation
+            spec = NodeSpec.model_validate(raw)
+            self.texts[role] = spec.model_dump_json(exclude_none=True)
+        # Without keys: there is no secret here.
+        self.texts["router"] = "\n".join(router_arguments("demo", spec.kv, "")[:-2])
+
+
+@pytest.fixture
+def parameters(monkeypatch: pytest.MonkeyPatch) -> Parameters:
+    """Two specs and the router's arguments, in the place of an account."""
+    made = Parameters()
+    monkeypatch.setattr(deployed, "parameter", lambda name: made.texts[name])
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model."""
+    return build_model(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+async def local(
+    parameters: Parameters, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[LocalFleet]:
+    """A fleet that runs."""
+
+    def mock(spec: NodeSpec, _python: Path) -> Any:
+        return cluster._mock_command(spec)
+
+    monkeypatch.setattr(fleet, "engine_command", mock)
+    ports = free_ports(3)
+    places = {
+        role: Place(role, role, "" if role == "router" else "ab", port, 5600)
+        for role, port in zip(deployed.ROLES, ports, strict=True)
+    }
+    async with Supervisor() as supervisor:
+        made = LocalFleet(
+            places, Path("python"), model, tmp_path, supervisor, asyncio.get_running_loop()
+        )
+        await made.start()
+        yield made
+
+
+def draining(local: LocalFleet) -> dict[str, bool]:
+    """What the router is told."""
+    listed = tomllib.loads(local._nodes_file().read_text("utf-8"))
+    return {role: nodes[0]["draining"] for role, nodes in listed.items()}
+
+
+async def test_rollout_brings_processes_to_their_parameters(
+    local: LocalFleet, parameters: Parameters
+) -> None:
+    """Each is drained, restarted with the new TTL and taken back; a second one does nothing."""
+    first = {role: local.command_line(role) for role in local.places}
+    parameters.put(600, "0b")
+    lines: list[str] = []
+    report = await local.roll_out(lines.append)
+    assert sorted(report.restarted) == ["local-decode", "local-prefill", "local-router"]
+    assert draining(local) == {"prefill": False, "decode": False}
+    for role in local.places:
+        changed = {*local.command_line(role)} - {*first[role]}
+        assert changed == {"600"}, role
+    assert {node.generation for node in local.nodes() if node.role != "router"} == {"0b"}
+    assert any("drains" in line for line in lines)
+
+
+async def test_drained_node_is_told_to_the_router(local: LocalFleet) -> None:
+    """And taken back; a router itself is in no list."""
+    for node in local.nodes():
+        local.drain(node)
+        assert draining(local) == {role: role == node.role for role in ("prefill", "decode")}
+        local.undrain(node)
+    assert draining(local) == {"prefill": False, "decode": False}
+
+
+async def test_other_ttl_than_the_parameters_is_seen(local: LocalFleet) -> None:
+    """On the command line that the kernel shows, not in what the kit believes."""
+    with pytest.raises(StartFailed, match="does not run with the TTL") as failure:
+        local.check_ttl(481)
+    assert "481" in failure.value.allowed
+
+
+async def test_rollout_ends_with_its_caller(local: LocalFleet, parameters: Parameters) -> None:
+    """Ctrl-C in the middle of a drain or a restart."""
+    parameters.put(600, "0b")
+    lines: list[str] = []
+    task = asyncio.create_task(local.roll_out(lines.append))
+    async with asyncio.timeout(10):
+        while not any("drains" in line for line in lines):
+            await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while not any("taken back" in line for line in lines):
+            await asyncio.sleep(0.05)
