@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check synth fuzz bench-router soak
+.PHONY: setup demo test check synth rehearse fuzz bench-router soak
 
 setup:
 	@$(PYTHON) -m runtime.local.environments
@@ -27,6 +27,10 @@ SYNTH ?= -c turnback:name=demo -c turnback:availability_zone=us-west-2b \
 	-c turnback:image.ami_id=ami-00000000000000000
 synth: setup
 	@$(BIN)/python -m cdk.app $(SYNTH)
+
+# A real cdk deploy to an emulated account, and two real servers from what it leaves.
+rehearse: setup
+	@$(BIN)/turnback rehearse
 
 # Random edited histories on two real servers, each answer held against a cold run's.
 TURNS ?= 500

@@ -40,6 +40,7 @@ ENGINE: dict[str, tuple[str, ...]] = {
     ),
     "plugin on the next vLLM": (str(ENGINE_PYTHON), "-m", "tests.plugin.on_next_engine"),
     "engine": (*PYTEST, "tests/engine"),
+    "rehearsal": (str(KIT / "turnback"), "rehearse"),
 }
 
 

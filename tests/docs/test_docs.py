@@ -26,6 +26,7 @@ from runtime.contract.node import (
 from runtime.contract.profile import Profile, ProfileServing, WorkloadSpec
 from runtime.contract.status import NodeReport, NodeStatus
 from runtime.engine_api import REASONS, RELEASE_PATH, Receipt
+from runtime.local.rehearsal import checks, deletions, mends, swaps
 from runtime.router.apis import APIS
 from tests.router.fleet import running_fleet, write_tokenizer
 
@@ -38,6 +39,7 @@ REFERENCE = "\n".join(
 SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
 COMPLAINTS = (ROOT / "docs" / "router-complaints.md").read_text("utf-8")
 EXACTNESS = (ROOT / "docs" / "exactness.md").read_text("utf-8")
+REHEARSAL = (ROOT / "docs" / "rehearsal.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 COMMANDS = typer.main.get_command(app)
 
@@ -45,7 +47,8 @@ COMMANDS = typer.main.get_command(app)
 def test_every_command_and_option_is_documented() -> None:
     """A flag that is not in the reference fails here."""
     commands: dict[str, Any] = vars(COMMANDS)["commands"]
-    assert set(commands) == {"demo", "up", "router", "reuse", "scale", "rollout", "preflight"}
+    names = {"demo", "up", "rehearse", "router", "reuse", "scale", "rollout", "preflight"}
+    assert set(commands) == names
     for name, command in commands.items():
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
         for option in command.params:
@@ -146,6 +149,15 @@ def test_every_hazard_is_mapped_to_tests_that_exist() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?", EXACTNESS)
     assert len(named) > 40
     _exist(named)
+
+
+def test_what_the_rehearsal_does_otherwise_is_documented() -> None:
+    """Swapped fields with their reasons, types that the emulator leaves out, its mends."""
+    for field, reason in {**swaps.SWAPPED, **swaps.ROUTER_SWAPPED}.items():
+        assert f"| `{field}` | {reason} |" in REHEARSAL
+    mended = [mends.Secret, mends.PlacementGroup, *deletions.EC2, *deletions.ELBV2]
+    for kind in [*checks.SKIPPED, *(model.cloudformation_type() for model in mended)]:
+        assert f"`{kind}`" in REHEARSAL, kind
 
 
 def test_no_page_has_a_blank_to_fill() -> None:
