@@ -15,6 +15,7 @@ from runtime.local.rehearsal.checks import (
     unlike,
 )
 
+Templates = dict[str, dict[str, Any]]
 MADE = {"net/Vpc": "AWS::EC2::VPC", "net/Logs": "AWS::S3::Bucket"}
 TYPES = MADE | {f"net/{index}": kind for index, kind in enumerate(sorted(SKIPPED))}
 
@@ -98,6 +99,14 @@ def test_a_launch_template_that_differs_is_told(changes: dict[str, Any], where: 
 
 def test_changed_added_and_removed_resources_are_told_apart_from_equal_ones() -> None:
     """By logical id, with the type."""
-    before = {"A": {"Type": "T1"}, "B": {"Type": "T2", "Properties": {"v": 1}}, "C": {"Type": "T3"}}
-    after = {"A": {"Type": "T1"}, "B": {"Type": "T2", "Properties": {"v": 2}}, "D": {"Type": "T4"}}
+    before: Templates = {
+        "A": {"Type": "T1"},
+        "B": {"Type": "T2", "Properties": {"v": 1}},
+        "C": {"Type": "T3"},
+    }
+    after: Templates = {
+        "A": {"Type": "T1"},
+        "B": {"Type": "T2", "Properties": {"v": 2}},
+        "D": {"Type": "T4"},
+    }
     assert changed_resources(before, after) == {"B": "T2", "C": "T3", "D": "T4"}

@@ -170,7 +170,9 @@ def test_the_templates_deploy_and_nothing_is_left(pair: Synth) -> None:
     boto3.client("ssm").put_parameter(
         Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String"
     )
-    before, types, made = census.census(), {}, {}
+    before = census.census()
+    types: dict[str, str] = {}
+    made: dict[str, str] = {}
     cloudformation = boto3.client("cloudformation")
     for name, template in pair.all.items():
         create(name, template)
