@@ -11,6 +11,7 @@ import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import orjson
@@ -98,6 +99,7 @@ def id_key(tenant: str, conversation: str) -> bytes:
     return _owner(tenant, conversation)
 
 
+@lru_cache(maxsize=4096)
 def _owner(tenant: str, conversation: str | None) -> bytes:
     """Headers may hold any bytes: ids need not be valid Unicode."""
     hasher = hashlib.sha256(f"{len(tenant)} {conversation is None}\n".encode())

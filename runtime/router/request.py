@@ -1,5 +1,6 @@
 """A client's request as a turn, and what its reply tells of the turn."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -43,18 +44,7 @@ def turn_of(
 
 def _conversation(request: web.BaseRequest, body: dict[str, Any]) -> str | None:
     """The client's id, from the first place that has one."""
-    metadata = body.get("metadata")
-    places = (
-        (CONVERSATION_HEADER, request.headers.get(CONVERSATION_HEADER)),
-        (SESSION_HEADER, request.headers.get(SESSION_HEADER)),
-        ("conversation_id", body.get("conversation_id")),
-        ("session_id", body.get("session_id")),
-        (
-            "metadata.conversation_id",
-            metadata.get("conversation_id") if isinstance(metadata, dict) else None,
-        ),
-    )
-    for name, value in places:
+    for name, value in _places(request.headers, body):
         if value in (None, ""):
             continue
         if not isinstance(value, str) or len(value) > MAX_ID_CHARACTERS:
@@ -67,6 +57,17 @@ def _conversation(request: web.BaseRequest, body: dict[str, Any]) -> str | None:
             )
         return value
     return None
+
+
+def _places(headers: Mapping[str, str], body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Where an id may stand, and what stands there."""
+    for name in (CONVERSATION_HEADER, SESSION_HEADER):
+        yield name, headers.get(name)
+    for name in ("conversation_id", "session_id"):
+        yield name, body.get(name)
+    metadata = body.get("metadata")
+    if isinstance(metadata, dict):
+        yield "metadata.conversation_id", metadata.get("conversation_id")
 
 
 def turn_headers(turn: Turn, *, is_debug: bool) -> dict[str, str]:
