@@ -95,7 +95,9 @@ def turnback(mocks: Mocks, core: int, *more: str) -> Iterator[Target]:
         core: where it runs.
         more: further options of `turnback router`.
     """
-    keys = write_results({"keys": [{"key": API_KEY, "tenant": "benchmark"}]}, "keys.json")
+    keys = _LOGS / "keys.json"
+    keys.parent.mkdir(parents=True, exist_ok=True)
+    keys.write_bytes(orjson.dumps({"keys": [{"key": API_KEY, "tenant": "benchmark"}]}))
     (port,) = free_ports(1)
     prefill, decode = mocks.urls
     command = str(Path(sys.executable).parent / "turnback")

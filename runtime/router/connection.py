@@ -155,6 +155,7 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def hold(self, seconds: float) -> None:
+        """Read nothing for so long; below what the loop counts, until the next tick."""
         if self.transport is not None and not self._is_paused and self.is_usable:
             self._is_paused = True
             self.transport.pause_reading()

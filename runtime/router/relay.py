@@ -19,10 +19,11 @@ from runtime.router.sse import (
     next_marked,
     without_nulls,
 )
+from runtime.router.ticks import TICK_S
 from runtime.router.wire import EngineReply
 
 _FOLD_BYTES = 16 * 1024
-_BURST_S, _BURST_PAUSE_S = 0.0005, 0.0001
+_BURST_S = 0.0005
 """Pieces that come so closely are no tokens one by one: the next are read together."""
 
 _SSE_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
@@ -108,7 +109,7 @@ class Relay:
         now_s = time.monotonic()
         is_burst = now_s - self._read_s < _BURST_S
         self._read_s = now_s
-        wait_s = max(pause_s(), _BURST_PAUSE_S if is_burst else 0.0)
+        wait_s = max(pause_s(), TICK_S if is_burst else 0.0)
         if wait_s > 0 and not self._reply.is_complete:
             self._reply.hold(wait_s)
 

@@ -5,6 +5,9 @@ import ctypes
 import os
 from collections.abc import Callable
 
+TICK_S = 0.00012
+"""The shortest pause of reading: a burst's next pieces come meanwhile."""
+
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 _CLOCK_MONOTONIC = 1
 

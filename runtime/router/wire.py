@@ -15,16 +15,13 @@ from functools import lru_cache, partial
 from urllib.parse import urlsplit
 
 from runtime.router.connection import Broken, Connection, Sink
-from runtime.router.ticks import Ticks
+from runtime.router.ticks import TICK_S, Ticks
 
 _IDLE_S = 3.0
 """Below the 5 s after which uvicorn closes idle connections: a POST on one that has
 just been closed fails, and a leg that was sent is never sent again."""
 
 _SWEEP_S = 0.25
-_TICK_S = 0.00012
-"""The shortest pause of reading: a burst's next pieces come meanwhile."""
-
 _LARGE_BYTES = 32 * 1024
 """From here on, a body is not copied behind its head."""
 
@@ -213,13 +210,14 @@ class EngineClient:
         return None
 
     async def _connect(self, origin: Origin) -> Connection:
-        if self._sweeper is None or self._ticks is None:
+        if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
-            self._ticks = Ticks(_TICK_S)
         if origin.is_tls and self._tls is None:
             self._tls = ssl.create_default_context()  # reads all certificates: once
         tls = self._tls if origin.is_tls else None
         try:
+            if self._ticks is None:  # a file of its own: there may be none left
+                self._ticks = Ticks(TICK_S)
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     partial(Connection, self._ticks), origin.host, origin.port, ssl=tls

@@ -1,8 +1,10 @@
 """HTTP to engines: which connections are reused, and what is sent over them."""
 
 import asyncio
+import errno
 import socket
 from contextlib import ExitStack
+from typing import NoReturn
 
 import pytest
 
@@ -219,3 +221,22 @@ async def test_closing_the_client_ends_requests() -> None:
         await ask.client.close()
         with pytest.raises(Broken, match="stops"):
             await task
+
+
+async def test_no_file_is_left_for_the_timer_is_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node counts as not reached, nothing is left behind, and the next try finds it."""
+    tasks = len(asyncio.all_tasks())
+    async with connected(answering(ok(b"x"), stays=True)) as (ask, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(wire, "Ticks", _no_more_files)
+            for _ in range(3):
+                with pytest.raises(NotConnected, match="Too many open files"):
+                    await ask.head()
+        assert await ask.whole() == b"x"
+    assert len(asyncio.all_tasks()) == tasks
+
+
+def _no_more_files(_after_s: float) -> NoReturn:
+    raise OSError(errno.EMFILE, "Too many open files")
