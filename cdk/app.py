@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from cdk_nag import AwsSolutionsChecks
 from cdk.settings import read_settings, settings_file
 from cdk.wheel import build_kit_wheel
 from runtime.contract.deployment import DeploymentSettings
-from runtime.errors import TurnbackError
+from runtime.errors import BadInput, TurnbackError
 from stacks.fleet import FleetStack
 from stacks.image import ImageStack
 from stacks.network import NetworkStack
@@ -119,22 +120,45 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def check_writable(folder: Path) -> None:
+    """Make a folder; the CDK would try for ever where it cannot.
+
+    Raises:
+        BadInput: nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BadInput(
+            "templates cannot be written",
+            got=f"{folder}: {error}",
+            allowed="a folder that can be written, with room on the disk",
+            fix="give another --output",
+        ) from error
+
+
 def main(argv: Sequence[str]) -> int:
     """Synthesize; returns the exit code."""
-    arguments = _arguments(argv)
+    try:
+        return _synth(_arguments(argv))
+    except TurnbackError as error:
+        sys.stderr.write(f"\nerror: {error}\n")
+        return error.exit_code
+
+
+def _synth(arguments: argparse.Namespace) -> int:
     by_cli = "CDK_OUTDIR" in os.environ
+    check_writable(Path(arguments.output or os.environ.get("CDK_OUTDIR") or "cdk.out"))
     app = cdk.App(
         outdir=arguments.output or (None if by_cli else "cdk.out"),
         context=None if by_cli else committed_context(ROOT),
     )
     context: dict[str, object] = dict(app.node.get_all_context())
     context |= dict(each.partition("=")[::2] for each in arguments.context)
-    try:
-        settings = read_settings(settings_file(context, ROOT), context)
-        wheel = build_kit_wheel(ROOT, ROOT / "out" / "kit")
-    except TurnbackError as error:
-        sys.stderr.write(f"\nerror: {error}\n")
-        return error.exit_code
+    settings = read_settings(settings_file(context, ROOT), context)
+    wheel = build_kit_wheel(ROOT, ROOT / "out" / "kit")
     build(app, settings, kit_wheel=wheel, now=datetime.now(UTC))
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     assembly = app.synth()

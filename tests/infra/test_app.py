@@ -187,3 +187,14 @@ def test_bad_settings_end_with_2_and_no_traceback() -> None:
     assert count is not None
     for part in ("got:", "allowed:", "fix:"):
         assert done.stderr.count(part) == int(count[1])
+
+
+@pytest.mark.parametrize("folder", ["/proc/templates", "file/templates"])
+def test_folder_that_cannot_be_written_is_told_at_once(tmp_path: Path, folder: str) -> None:
+    """The CDK itself would try for ever, on a core of its own."""
+    (tmp_path / "file").touch()
+    done = _app("-o", str(tmp_path / folder))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    for part in ("templates cannot be written", "got:", "allowed:", "fix:"):
+        assert part in done.stderr
