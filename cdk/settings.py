@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runtime.contract.deployment import DeploymentSettings
-from runtime.contract.settings_file import FILE_KEY, PREFIX
+from runtime.contract.settings_file import FILE_KEY, overrides_in
 from runtime.contract.settings_file import read_settings as read_file
 
 
@@ -24,6 +24,4 @@ def read_settings(path: Path, context: Mapping[str, object]) -> DeploymentSettin
         BadSettings: with every problem of file and context.
         BadInput: the file cannot be read.
     """
-    ours = {key: value for key, value in context.items() if key.startswith(PREFIX)}
-    ours.pop(FILE_KEY, None)
-    return read_file(path, {key.removeprefix(PREFIX): value for key, value in ours.items()})
+    return read_file(path, overrides_in(context))

@@ -229,11 +229,12 @@ def preflight(
     from runtime.aws.clients import preflight_clients
     from runtime.aws.plan import plan_of
     from runtime.aws.preflight import preflight as ask
-    from runtime.contract.settings_file import PREFIX, read_settings
+    from runtime.contract.settings_file import FILE_KEY, overrides_in, read_settings
 
-    given = [each.removeprefix(PREFIX).partition("=") for each in context or ()]
+    given = dict(each.partition("=")[::2] for each in context or ())
     with _edge("interrupted; nothing was changed"):
-        plan = plan_of(read_settings(settings, {key: value for key, _, value in given}))
+        file = Path(given.get(FILE_KEY, settings))
+        plan = plan_of(read_settings(file, overrides_in(given)))
         findings = ask(plan, preflight_clients(plan.region))
         if as_json:
             typer.echo(json.dumps(_preflight_json(plan.name, findings)))

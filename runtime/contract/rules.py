@@ -20,8 +20,16 @@ Raw = Mapping[str, Any]
 Rule = Callable[[Raw], Iterator[Problem]]
 
 ROLES = ("prefill", "decode")
-MLA_FAMILIES = ("deepseek-ai/DeepSeek-V", "deepseek-ai/DeepSeek-R", "zai-org/GLM-5", "moonshotai/")
-"""Beginnings of the names of models whose KV is multi-head latent attention."""
+MLA_NAMES = (
+    *("deepseek-v", "deepseek-r", "deepseek-coder-v2", "glm-5", "glm-4.7-flash"),
+    *("kimi-k", "kimi-vl", "moonlight", "minicpm3"),
+)
+"""Parts of the names of models whose KV is multi-head latent attention, whoever copied them."""
+STATE_SPACE_NAMES = (
+    *("mamba", "jamba", "zamba", "bamba", "rwkv", "falcon-h1", "nemotron-h", "qwen3-next"),
+    *("granite-4.0-h", "kimi-linear", "minimax-text"),
+)
+"""Parts of the names of models with state-space or linear-attention layers."""
 _MARKET_GROUP_FIX = "remove placement_group: a Capacity Block is placed already"
 
 
@@ -177,13 +185,28 @@ def _ttl_leaves_time(raw: Raw) -> Iterator[Problem]:
 def _kind_is_proven(raw: Raw) -> Iterator[Problem]:
     model = _table(raw, "model")
     name = str(model.get("id", ""))
-    is_mla = model.get("attention") == "mla" or name.startswith(MLA_FAMILIES)
+    is_named = any(part in name.lower() for part in MLA_NAMES)
+    # A distilled model has the attention of the one that was taught.
+    is_mla = model.get("attention") == "mla" or (is_named and "distill" not in name.lower())
     if is_mla and model.get("accept_unproven") is not True:
         yield Problem(
             "model.accept_unproven",
             f"{model.get('accept_unproven', False)!r} for {name}, whose KV is MLA",
             "true, or a model with standard attention: returned MLA KV was not shown to be exact",
             "set model.accept_unproven = true to serve it all the same",
+        )
+
+
+def _kind_can_be_returned(raw: Raw) -> Iterator[Problem]:
+    model = _table(raw, "model")
+    name = str(model.get("id", ""))
+    is_named = any(part in name.lower() for part in STATE_SPACE_NAMES)
+    if is_named and model.get("accept_unproven") is not True:
+        yield Problem(
+            "model.id",
+            repr(name),
+            "a model of attention layers alone: engines refuse to start with others",
+            "give another model; or, if its name misleads, set model.accept_unproven = true",
         )
 
 
@@ -248,6 +271,7 @@ RULES: tuple[Rule, ...] = (
     _blocks_are_sold,
     _ttl_leaves_time,
     _kind_is_proven,
+    _kind_can_be_returned,
     _profile_is_there,
     _clients_are_named,
     _plain_http_is_wanted,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from runtime.contract.deployment import DeploymentSettings, setting_paths
 from runtime.contract.load import load_deployment
 from runtime.errors import BadInput, Problem
@@ -15,6 +17,15 @@ PREFIX = "turnback:"
 
 FILE_KEY = f"{PREFIX}settings"
 """Names another settings file."""
+
+
+def overrides_in(context: Mapping[str, object]) -> dict[str, object]:
+    """Dotted path -> value of a context's overrides; other keys are not looked at."""
+    return {
+        key.removeprefix(PREFIX): value
+        for key, value in context.items()
+        if key.startswith(PREFIX) and key != FILE_KEY
+    }
 
 
 def read_settings(path: Path, overrides: Mapping[str, object]) -> DeploymentSettings:
@@ -40,7 +51,7 @@ def read_settings(path: Path, overrides: Mapping[str, object]) -> DeploymentSett
     problems = []
     for dotted, value in overrides.items():
         if dotted in setting_paths() or dotted.startswith("tags."):
-            _put(raw, dotted.split("."), _scalar(value))
+            _put(raw, dotted.split("."), _scalar(dotted, value))
         else:
             problems.append(_unknown(dotted, value))
     return load_deployment(raw, path.name, problems)
@@ -58,14 +69,25 @@ def _put(raw: dict[str, Any], path: list[str], value: object) -> None:
     raw[last] = value
 
 
-def _scalar(value: object) -> object:
-    """The command line gives text: numbers, booleans, dates and lists are read as in TOML."""
+def _scalar(dotted: str, value: object) -> object:
+    """The command line gives text: it is read as in TOML, where the setting is no text."""
     if not isinstance(value, str):
         return value
     try:
-        return tomllib.loads(f"value = {value}")["value"]
+        read: object = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return value
+    return value if _takes(dotted, value) and not _takes(dotted, read) else read
+
+
+def _takes(dotted: str, value: object) -> bool:
+    """Whether a setting's type has room for a value."""
+    field = setting_paths().get(dotted)
+    try:
+        TypeAdapter(str if field is None else field.annotation).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def _unknown(dotted: str, value: object) -> Problem:

@@ -93,6 +93,15 @@ def test_preflight_fails_with_the_fix(settings: Path) -> None:
     assert "request-service-quota-increase" in result.stderr
 
 
+def test_preflight_reads_overrides_as_the_app_does(settings: Path) -> None:
+    """A key without the prefix is somebody else's; the file can be named among them."""
+    with answering_too(**account_with(384)):
+        given = ("-c", "name=other", "-c", "foo", "-c", f"turnback:settings={settings}")
+        result = run("preflight", *given, "-c", "turnback:name=mine", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["deployment"] == "mine"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

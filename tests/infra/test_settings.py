@@ -22,7 +22,7 @@ def test_committed_file_leaves_three_values_open() -> None:
         read_settings(FILE, {})
     asked = {problem.field: problem.fix for problem in failure.value.problems}
     assert set(asked) == {"name", "availability_zone", "image.ami_id"}
-    assert "turnback image build" in asked["image.ami_id"]
+    assert "docs/deploy.md" in asked["image.ami_id"]
     assert all(f"-c turnback:{field}=VALUE" in fix for field, fix in asked.items())
 
 
@@ -94,3 +94,68 @@ def test_missing_file_is_told(tmp_path: Path) -> None:
     """Not a traceback."""
     with pytest.raises(BadInput, match="cannot be read"):
         read_settings(tmp_path / "none.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("image.engine_version", "0.33", "0.33"),
+        ("image.engine_version", '"0.32"', "0.32"),
+        ("tags.cost", "42", "42"),
+        ("tags.until", "2027-01-31", "2027-01-31"),
+        ("model.revision", "1234567", "1234567"),
+        ("kv.decoder_kv_blocks_ttl_s", "600", 600),
+        ("transport.allow_tcp", "true", True),
+        ("kv.backends", '["UCX"]', ("UCX",)),
+    ],
+)
+def test_text_of_the_command_line_becomes_what_the_setting_is(
+    key: str, text: str, value: object
+) -> None:
+    """Numbers for numbers; a version, a tag or a revision stays text, quoted or not."""
+    found: object = read_settings(FILE, NEEDED | {f"turnback:{key}": text})
+    table, _, name = key.partition(".")
+    found = getattr(found, table)
+    assert (found[name] if table == "tags" else getattr(found, name)) == value  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [
+        ("RedHatAI/DeepSeek-V3", "model.accept_unproven"),
+        ("deepseek-ai/DeepSeek-Coder-V2-Instruct", "model.accept_unproven"),
+        ("zai-org/GLM-4.7-Flash", "model.accept_unproven"),
+        ("moonshotai/Kimi-K2-Instruct", "model.accept_unproven"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "model.id"),
+        ("state-spaces/mamba-2.8b", "model.id"),
+    ],
+)
+def test_models_of_unproven_kinds_are_known_by_their_names(model: str, field: str) -> None:
+    """Whoever published the copy; refused before a GPU node runs."""
+    with pytest.raises(BadSettings) as failure:
+        read_settings(FILE, NEEDED | {"turnback:model.id": model})
+    assert [problem.field for problem in failure.value.problems] == [field]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+        "deepseek-ai/deepseek-llm-67b-chat",
+        "Qwen/Qwen3-32B",
+        "meta-llama/Llama-3.3-70B-Instruct",
+    ],
+)
+def test_models_with_standard_attention_are_taken(model: str) -> None:
+    """Names that only look alike do not keep anybody from serving."""
+    assert read_settings(FILE, NEEDED | {"turnback:model.id": model}).model.id == model
+
+
+def test_missing_table_is_asked_for_as_one(tmp_path: Path) -> None:
+    """A table has no override of its own: the fix is one that works."""
+    file = tmp_path / "deployment.toml"
+    file.write_text('name = "demo"\navailability_zone = "us-west-2b"\n')
+    with pytest.raises(BadSettings) as failure:
+        read_settings(file, {})
+    asked = {problem.field: problem.fix for problem in failure.value.problems}
+    assert asked["image"] == "add the table [image] to deployment.toml"
