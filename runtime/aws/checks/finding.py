@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
 
 Status = Literal["pass", "warn", "fail"]
 
@@ -79,20 +86,19 @@ def run_checks(checks: Sequence[Check], timeout_s: float) -> list[Finding]:
 def _answer(check: Check) -> Sequence[Finding]:
     try:
         return check.ask()
+    except (NoCredentialsError, PartialCredentialsError) as error:
+        return [_silent(check, str(error), "give credentials: see the check of that name")]
+    except (ConnectionError, HTTPClientError) as error:
+        return [_silent(check, str(error), "look for what is in the way: network, proxy")]
     except (BotoCoreError, ClientError) as error:
         return [_silent(check, str(error))]
     except Exception as error:  # noqa: BLE001 - the edge of a thread; the others still answer
         return [_silent(check, f"an answer that cannot be read: {error!r}")]
 
 
-def _silent(check: Check, evidence: str) -> Finding:
-    return Finding(
-        check.name,
-        check.subject,
-        "warn",
-        f"not known: {evidence}",
-        f"allow {check.permission}, and look for what keeps AWS from answering",
-    )
+def _silent(check: Check, evidence: str, fix: str = "") -> Finding:
+    fix = fix or f"allow {check.permission}, and look for what keeps AWS from answering"
+    return Finding(check.name, check.subject, "warn", f"not known: {evidence}", fix)
 
 
 def error_code(error: ClientError) -> str:

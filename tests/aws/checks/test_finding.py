@@ -2,7 +2,14 @@
 
 import threading
 
-from botocore.exceptions import ClientError, NoCredentialsError
+import pytest
+from botocore.exceptions import (
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ReadTimeoutError,
+)
 
 from runtime.aws.checks.finding import Check, Finding, run_checks
 
@@ -58,3 +65,26 @@ def test_hanging_check_is_given_up() -> None:
     release.set()
     assert [(each.check, each.status) for each in findings] == [("slow", "warn"), ("good", "pass")]
     assert "no answer within 0.05 s" in findings[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (NoCredentialsError(), "give credentials"),
+        (PartialCredentialsError(provider="env", cred_var="aws_secret_access_key"), "credentials"),
+        (EndpointConnectionError(endpoint_url="https://sts"), "network, proxy"),
+        (ReadTimeoutError(endpoint_url="https://sts"), "network, proxy"),
+        (ClientError({"Error": {"Code": "AccessDenied"}}, "Any"), "allow iam:Any"),
+    ],
+    ids=["none", "half", "no way", "silent", "refused"],
+)
+def test_fix_fits_what_kept_the_answer_away(error: Exception, fix: str) -> None:
+    """Permissions are named only where AWS has refused."""
+
+    def ask() -> list[Finding]:
+        raise error
+
+    (finding,) = run_checks([Check("quota", "x", "iam:Any", ask)], timeout_s=5)
+    assert finding.status == "warn"
+    assert fix in finding.fix
+    assert ("iam:Any" in finding.fix) is isinstance(error, ClientError)
