@@ -1,7 +1,7 @@
 """A deployment on AWS as a fleet that can be rolled out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from runtime.aws.clients import RolloutClients
@@ -30,13 +30,11 @@ class AwsFleet:
         deployment: value of the tag `turnback:deployment`.
         clients: of its region.
         commands: on its machines.
-        problems: why an instance could not tell what it runs, by id, at the last look.
     """
 
     deployment: str
     clients: RolloutClients
     commands: RunCommand
-    problems: dict[str, str] = field(default_factory=dict)
 
     def targets(self) -> Mapping[NodeRole, Target]:
         def read() -> dict[NodeRole, Target]:
@@ -53,12 +51,13 @@ class AwsFleet:
 
     def _nodes_now(self) -> list[RunningNode]:
         machines = machines_of(self.clients.ec2, self.deployment)
-        reports = self._reports([each.name for each in machines])
+        reports, problems = self._reports([each.name for each in machines])
         balancer = self._balancer()
         return [
             _running(
                 machine,
                 reports[machine.name],
+                problems.get(machine.name, ""),
                 is_draining=balancer.is_out(machine.name)
                 if machine.role == "router"
                 else machine.is_draining,
@@ -66,14 +65,8 @@ class AwsFleet:
             for machine in machines
         ]
 
-    def must_answer(self) -> None:
-        """Raise BadInput unless every machine tells what it runs: all that do not, at once."""
-        if self.problems:
-            raise failures.not_answering(self.problems)
-
-    def _reports(self, names: Sequence[str]) -> dict[str, NodeReport]:
-        reports, self.problems = reports_of(self.commands, names, self._comment)
-        return reports
+    def _reports(self, names: Sequence[str]) -> tuple[dict[str, NodeReport], dict[str, str]]:
+        return reports_of(self.commands, names, self._comment)
 
     @property
     def _comment(self) -> str:
@@ -106,9 +99,10 @@ class AwsFleet:
 
     def running_requests(self, node: RunningNode) -> int:
         what = f"{node.role} {node.name} cannot be asked"
-        report = self._ask(what, PERMISSIONS, lambda: self._reports([node.name])[node.name])
-        if node.name in self.problems:
-            raise failures.command_failed(node, "asking what it runs", self.problems[node.name])
+        reports, problems = self._ask(what, PERMISSIONS, lambda: self._reports([node.name]))
+        report = reports[node.name]
+        if node.name in problems:
+            raise failures.does_not_tell(node, problems[node.name])
         if not report.generation:
             return 0  # its process has ended
         # One that does not answer may well run requests.
@@ -123,8 +117,8 @@ class AwsFleet:
             raise failures.command_failed(node, command, outcome.problem)
 
     def trouble(self, node: RunningNode) -> str:
-        if node.name in self.problems:
-            return self.problems[node.name]
+        if node.problem:
+            return node.problem
         command = f"journalctl --unit {_unit(node)} --lines 5 --no-pager --output cat"
         outcome = self._ask(
             f"the log of {node.name} cannot be read",
@@ -146,7 +140,9 @@ def _unit(node: RunningNode) -> str:
     return ROUTER_UNIT if node.role == "router" else NODE_UNIT
 
 
-def _running(machine: Machine, report: NodeReport, *, is_draining: bool) -> RunningNode:
+def _running(
+    machine: Machine, report: NodeReport, problem: str, *, is_draining: bool
+) -> RunningNode:
     return RunningNode(
         name=machine.name,
         role=machine.role,
@@ -156,4 +152,5 @@ def _running(machine: Machine, report: NodeReport, *, is_draining: bool) -> Runn
         pairing=machine.pairing,
         is_ready=report.is_ready,
         is_draining=is_draining,
+        problem=problem,
     )

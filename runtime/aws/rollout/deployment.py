@@ -16,12 +16,8 @@ def roll_out_deployment(
     """Bring a deployment's running nodes to what is deployed; see `roll_out`.
 
     Raises:
-        TurnbackError: before any node was touched; also when one does not tell what it runs,
-            since the order follows from that.
+        TurnbackError: before any node was touched.
     """
     commands = RunCommand(clients.ssm, pace.sleep, pace.clock)
     fleet = AwsFleet(deployment, clients, commands)
-    fleet.targets()  # the name is right, before machines are asked
-    fleet.nodes()
-    fleet.must_answer()
     return roll_out(fleet, tell, pace, AwsGrowth(deployment, clients, tell, pace.sleep))

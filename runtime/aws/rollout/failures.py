@@ -1,6 +1,6 @@
 """What stops a rollout, as the user is told."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from runtime.aws.launch_failures import LaunchFailure
 from runtime.aws.rollout.fleet import RunningNode, Target
@@ -107,11 +107,16 @@ def command_failed(node: RunningNode, command: str, problem: str) -> StartFailed
     )
 
 
-def not_answering(problems: Mapping[str, str]) -> BadInput:
+def does_not_tell(node: RunningNode, problem: str) -> StartFailed:
+    """A node stopped to tell what it runs, after the order was made."""
+    return command_failed(node, "asking what it runs", problem)
+
+
+def not_answering(nodes: Sequence[RunningNode]) -> BadInput:
     """Nodes do not tell what they run."""
     return BadInput(
-        f"{len(problems)} node(s) do not tell what they run; nothing was touched",
-        got="; ".join(f"{name}: {problem}" for name, problem in problems.items()),
+        f"{len(nodes)} node(s) do not tell what they run; nothing was touched",
+        got="; ".join(f"{node.name}: {node.problem}" for node in nodes),
         allowed="an answer of each running node by SSM Run Command: the order of a rollout "
         "follows from it",
         fix="wait until nodes that start are up; end nodes that hang: aws autoscaling "

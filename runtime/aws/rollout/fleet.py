@@ -42,6 +42,7 @@ class RunningNode:
         pairing: that of the machine; a restart does not change it.
         is_ready: whether its process answers its health check.
         is_draining: whether routers were told to send it nothing new.
+        problem: why it does not tell what it runs; then an empty generation says nothing.
     """
 
     name: str
@@ -52,6 +53,7 @@ class RunningNode:
     pairing: str = ""
     is_ready: bool = True
     is_draining: bool = False
+    problem: str = ""
 
 
 class Fleet(Protocol):

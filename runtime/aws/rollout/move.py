@@ -54,8 +54,9 @@ class Mover:
             Whether it was drained: a node that does not run holds nothing.
 
         Raises:
-            StartFailed: requests still ran when time was up.
+            StartFailed: requests still ran when time was up, or it does not tell what it runs.
         """
+        node = self._look(node)
         if not node.generation:
             self._tell(node, "does not run, nothing to drain")
             return False
@@ -66,6 +67,18 @@ class Mover:
             self._take_back(node)
             raise
         return True
+
+    def _look(self, node: RunningNode) -> RunningNode:
+        """A node as it is now: the order may have been made an hour ago."""
+        found = self._find(node)
+        if found is None:
+            raise failures.gone(node)
+        if found.problem:
+            raise failures.does_not_tell(found, found.problem)
+        return found
+
+    def _find(self, node: RunningNode) -> RunningNode | None:
+        return next((each for each in self.fleet.nodes() if each.name == node.name), None)
 
     def _take_back(self, node: RunningNode) -> None:
         try:
@@ -104,7 +117,7 @@ class Mover:
         pace, target = self.pace, self.target(node)
         told_at_s = began_s = pace.clock()
         while True:
-            found = next((each for each in self.fleet.nodes() if each.name == node.name), None)
+            found = self._find(node)
             now_s = pace.clock()
             if found is None:
                 raise failures.gone(node)
@@ -112,7 +125,7 @@ class Mover:
                 return
             if now_s - began_s >= pace.ready_s:
                 waited_s = now_s - began_s
-                raise failures.not_ready(found, target, waited_s, self.fleet.trouble(node))
+                raise failures.not_ready(found, target, waited_s, self.fleet.trouble(found))
             if now_s - told_at_s >= _HEARTBEAT_S:
                 told_at_s = now_s
                 self._tell(node, f"not ready after {now_s - began_s:.0f} s")

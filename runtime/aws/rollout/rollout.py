@@ -26,9 +26,14 @@ def roll_out(fleet: Fleet, tell: Tell, pace: Pace, growth: Growth | None = None)
         growth: for nodes that a restart cannot bring there; None: there are none such.
 
     Raises:
-        TurnbackError: before any node was touched.
+        TurnbackError: before any node was touched; also when one does not tell what it runs,
+            since the order follows from that.
     """
+    # The targets first: the name is right, before machines are asked.
     targets, nodes = fleet.targets(), fleet.nodes()
+    silent = [node for node in nodes if node.problem]
+    if silent:
+        raise failures.not_answering(silent)
     way = steps(targets, nodes)
     check_room([step for step in way if isinstance(step, Replace)], growth)
     touched = {node.name for step in way for node in _nodes(step)}

@@ -1,10 +1,12 @@
 """A deployment in a pretended account is rolled out."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 from botocore.exceptions import ConnectTimeoutError
 
+from runtime.aws.reports import REPORT_COMMAND
 from runtime.errors import BadInput
 from tests.aws.rollout.account import Account, break_after_restart, denied, told, with_targets
 
@@ -116,6 +118,32 @@ def test_answer_of_another_form_stops_it_before_anything(ours: Account) -> None:
     with pytest.raises(BadInput, match="5 node") as failure:
         ours.roll()
     assert "another form: 'Traceback'" in failure.value.got
+
+
+@pytest.mark.parametrize("look", range(1, 6))
+def test_busy_machine_that_does_not_tell_once_is_never_restarted(ours: Account, look: int) -> None:
+    """Whichever look it is that fails: what is not told is not "does not run"."""
+    ours.deploy(300, "bb")
+    busy = ours.id_of("decode-0")
+    ours.hosts[busy].busy_until_s = 100_000
+    real, looks = ours._run, Counter[str]()
+
+    def shaky(instance: str, command: str) -> dict[str, Any]:
+        looks[instance] += command == REPORT_COMMAND
+        fails = instance == busy and command == REPORT_COMMAND and looks[instance] == look
+        return {"Status": "TimedOut"} if fails else real(instance, command)
+
+    ours._run = shaky  # type: ignore[method-assign]
+    try:
+        report, _ = ours.roll(drain_s=60)
+    except BadInput as failure:
+        assert failure.what.startswith("1 node(s) do not tell")
+        assert ours.done == []
+    else:
+        assert report.failure is not None
+    assert looks[busy] >= look
+    assert not any(NODE in each for each in ours.done)
+    assert ours.draining() == []
 
 
 def test_routers_leave_their_load_balancer_while_another_can_stand_in(account: None) -> None:

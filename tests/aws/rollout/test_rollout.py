@@ -145,6 +145,40 @@ def test_node_that_does_not_run_is_started_without_draining() -> None:
     assert fleet.done == ["restart decode-1", "undrain decode-1"]
 
 
+def test_silent_node_in_the_look_that_the_order_is_made_from_stops_it() -> None:
+    """An empty generation of it says nothing; all such nodes are told, and no other."""
+    silent = {"generation": "", "is_ready": False, "problem": "TimedOut"}
+    fleet = FakeFleet.of(
+        targets(300), node("decode-1"), node("decode-2", **silent), node("prefill-1", **silent)
+    )
+    with pytest.raises(BadInput, match="2 node") as failure:
+        roll(fleet)
+    assert failure.value.got == "decode-2: TimedOut; prefill-1: TimedOut"
+    assert fleet.done == []
+
+
+def test_node_that_runs_by_now_is_drained() -> None:
+    """Its unit has started it since the order was made, with what it holds and for how long."""
+    stopped = node("prefill-1", None, generation="", is_ready=False)
+    fleet = FakeFleet.of(targets(300), node("decode-1"), stopped)
+    fleet.at["undrain decode-1"] = lambda: fleet.change("prefill-1", generation=OLD, lease_s=60)
+    began: list[float] = []
+    restarted: list[float] = []
+    fleet.at["drain prefill-1"] = lambda: began.append(fleet.clock())
+    fleet.at["restart prefill-1"] = lambda: restarted.append(fleet.clock())
+    roll(fleet, notice_s=20)
+    assert restarted[0] - began[0] == 80
+
+
+def test_node_that_does_not_tell_any_more_is_not_restarted() -> None:
+    """It may run requests; the rollout ends before it is touched."""
+    fleet = FakeFleet.of(targets(300), node("decode-1"), node("decode-2", None, generation=""))
+    fleet.at["undrain decode-1"] = lambda: fleet.change("decode-2", problem="TimedOut")
+    report, _ = roll(fleet)
+    assert "asking what it runs failed" in str(report.failure)
+    assert fleet.moved() == ["decode-1"]
+
+
 def test_node_that_vanishes_is_not_waited_for() -> None:
     """Half an hour's wait would tell nothing more."""
     fleet = FakeFleet.of(targets(300), node("decode-1"))
