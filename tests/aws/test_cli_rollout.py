@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from runtime.aws.rollout.report import Pace
 from runtime.cli import app
-from tests.aws.rollout.account import Account, break_after_restart
+from tests.aws.rollout.account import Account, break_after_restart, denied
 
 
 def run(*words: str) -> Result:
@@ -69,6 +69,28 @@ def test_rollout_that_stops_exits_3_with_the_rest(rolled: Account) -> None:
     assert [rolled.names[each] for each in told["left"]] == ["prefill-0", "decode-0", "router-0"]
     assert set(told["failure"]) == {"what", "got", "allowed", "fix"}
     assert "does not become idle" in result.stderr
+
+
+def test_refusal_in_the_middle_exits_3(rolled: Account) -> None:
+    """2 means that nothing was begun; the text stays."""
+    rolled.deploy(300, "bb")
+    rolled.overrides["CreateTags"] = denied
+    with rolled.answering():
+        result = run("rollout", "ours", "--json")
+    told = json.loads(result.stdout)
+    assert [rolled.names[each] for each in told["restarted"]] == ["router-0"]
+    assert "ec2:CreateTags" in told["failure"]["allowed"]
+    assert "AccessDenied" in result.stderr
+    assert result.exit_code == 3
+
+
+def test_refusal_before_anything_exits_2(rolled: Account) -> None:
+    """Nothing was begun."""
+    rolled.overrides["DescribeInstances"] = denied
+    with rolled.answering():
+        result = run("rollout", "ours")
+    assert result.exit_code == 2
+    assert rolled.done == []
 
 
 def test_rollout_timeout_bounds_the_wait(rolled: Account) -> None:

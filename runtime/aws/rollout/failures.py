@@ -10,6 +10,11 @@ from runtime.errors import BadInput, StartFailed
 _AGAIN = "run the rollout again, it continues with this node; the others go on serving"
 
 
+def begun(error: BadInput) -> StartFailed:
+    """What cannot work, found when nodes had been moved: exit code 2 would deny that."""
+    return StartFailed(error.what, got=error.got, allowed=error.allowed, fix=error.fix)
+
+
 def not_idle(node: RunningNode, running: int, waited_s: float) -> StartFailed:
     """Requests ran on a drained node until time was up."""
     return StartFailed(

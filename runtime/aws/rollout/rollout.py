@@ -8,7 +8,7 @@ from runtime.aws.rollout.move import Mover
 from runtime.aws.rollout.order import Replace, Restart, Step, steps
 from runtime.aws.rollout.replace import check_room, replace
 from runtime.aws.rollout.report import Pace, RolloutReport
-from runtime.errors import TurnbackError
+from runtime.errors import BadInput, TurnbackError
 
 Tell = Callable[[str], None]
 
@@ -45,7 +45,7 @@ def roll_out(fleet: Fleet, tell: Tell, pace: Pace, growth: Growth | None = None)
         try:
             _take(step, Mover(fleet, targets, tell, pace), growth, report)
         except TurnbackError as error:
-            report.failure = error
+            report.failure = failures.begun(error) if isinstance(error, BadInput) else error
             report.left = _not_reached(way[number:], report)
             break
     return report
