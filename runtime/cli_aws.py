@@ -126,7 +126,8 @@ def _is_busy(name: str, region: str, when_idle: int, *, as_json: bool) -> bool:
     from runtime.aws.run_command import RunCommand
 
     commands = RunCommand(client("ssm", region))
-    idle_min = idle_s(name, client("ec2", region), commands, datetime.now(UTC)) / 60
+    ec2, autoscaling = client("ec2", region), client("autoscaling", region)
+    idle_min = idle_s(name, ec2, autoscaling, commands, datetime.now(UTC)) / 60
     is_busy = idle_min < when_idle
     then = f"not yet {when_idle} min, nothing is ended" if is_busy else "scaling down"
     _teller(as_json=as_json)(f"{name} has been idle for {idle_min:.1f} min: {then}")

@@ -5,21 +5,25 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from runtime.aws.machines import machines_of
+from runtime.aws.groups import groups_of
+from runtime.aws.machines import Machine, machines_of
 from runtime.aws.reports import PERMISSIONS, reports_of
 from runtime.aws.run_command import RunCommand
 from runtime.errors import BadInput
 
 
-def idle_s(deployment: str, ec2: Any, commands: RunCommand, now: datetime) -> float:
+def idle_s(
+    deployment: str, ec2: Any, autoscaling: Any, commands: RunCommand, now: datetime
+) -> float:
     """Seconds since the last turn on any router ended, or since the youngest engine started.
 
     A router counts from its own start where it has served no turn since; nodes that have
-    just been started are not idle, however long nobody was there to serve.
+    just been started are not idle, however long nobody was there to serve. Nodes that start, and
+    those that a group was asked for and has not, count as started just now.
 
     Args:
         deployment: value of the tag `turnback:deployment`.
-        ec2: boto3's client.
+        ec2, autoscaling: boto3's clients.
         commands: on its machines.
         now: with a time zone.
 
@@ -27,8 +31,10 @@ def idle_s(deployment: str, ec2: Any, commands: RunCommand, now: datetime) -> fl
         BadInput: a router does not tell, there is none, or AWS refuses.
     """
     try:
-        machines = machines_of(ec2, deployment)
-        routers = [each.name for each in machines if each.role == "router"]
+        # The groups first: an instance that starts in between is seen as pending.
+        groups = groups_of(autoscaling, deployment)
+        machines = machines_of(ec2, deployment, ("pending", "running"))
+        routers = [each.name for each in machines if each.role == "router" and not each.is_pending]
         if not routers:
             raise _unknown(deployment, "no running router")
         reports, problems = reports_of(commands, routers, f"turnback scale {deployment}")
@@ -39,8 +45,13 @@ def idle_s(deployment: str, ec2: Any, commands: RunCommand, now: datetime) -> fl
     if silent:
         reasons = (f"{name}: {problems.get(name, 'it does not answer')}" for name in silent)
         raise _unknown(deployment, "; ".join(reasons))
-    ages = [(now - each.launched_at).total_seconds() for each in machines if each.role != "router"]
+    ages = [_age_s(each, now) for each in machines if each.role != "router"]
+    ages += [0.0 for group in groups if group.desired > group.in_service]
     return min([*(idle for idle in told.values() if idle is not None), *ages])
+
+
+def _age_s(machine: Machine, now: datetime) -> float:
+    return 0.0 if machine.is_pending else (now - machine.launched_at).total_seconds()
 
 
 def _unknown(deployment: str, got: str) -> BadInput:

@@ -1,6 +1,6 @@
 """A deployment's instances and groups, routers included."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -17,7 +17,7 @@ ROLES: tuple[NodeRole, ...] = ("prefill", "decode", "router")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A running instance.
+    """An instance.
 
     Attributes:
         name: its id.
@@ -25,6 +25,7 @@ class Machine:
         pairing: of its tag `turnback:generation`; empty for routers.
         is_draining: of its tag `turnback:draining`.
         launched_at: by AWS's clock.
+        is_pending: whether AWS starts it just now.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Machine:
     pairing: str
     is_draining: bool
     launched_at: datetime
+    is_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ class RolledGroup:
         return self.desired if self.base is None else self.base
 
 
-def machines_of(ec2: Any, deployment: str) -> list[Machine]:
-    """Running instances, by role and id.
+def machines_of(ec2: Any, deployment: str, states: Sequence[str] = ("running",)) -> list[Machine]:
+    """Instances in these states, by role and id.
 
     Raises:
         BotoCoreError, ClientError: AWS does not answer.
@@ -73,7 +75,7 @@ def machines_of(ec2: Any, deployment: str) -> list[Machine]:
         Filters=[
             {"Name": f"tag:{DEPLOYMENT_TAG}", "Values": [deployment]},
             {"Name": f"tag:{ROLE_TAG}", "Values": [*ROLES]},
-            {"Name": "instance-state-name", "Values": ["running"]},
+            {"Name": "instance-state-name", "Values": [*states]},
         ]
     )
     found = [
@@ -94,6 +96,7 @@ def _machine(instance: Mapping[str, Any]) -> Machine:
         pairing="" if role == "router" else tags.get(GENERATION_TAG, ""),
         is_draining=tags.get(DRAINING_TAG) == "true",
         launched_at=instance["LaunchTime"],
+        is_pending=instance["State"]["Name"] == "pending",
     )
 
 

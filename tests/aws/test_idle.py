@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import boto3
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -77,6 +78,42 @@ def test_nodes_that_have_just_started_are_kept(ours: Account) -> None:
     assert 4.9 < told["idle_min"] < 6
     assert told["groups"] == []
     assert engines() == {1}
+
+
+@pytest.mark.parametrize("reached", ["pending", "asked for"])
+def test_nodes_that_are_still_to_come_are_kept(ours: Account, reached: str) -> None:
+    """A pending one beside old ones, and one that has no instance yet: someone just wants it."""
+    if reached == "pending":
+        asked = ours.overrides["DescribeInstances"]({})["Reservations"][0]["Instances"]
+        for instance in asked:
+            if instance["InstanceId"] == ours.id_of("decode-0"):
+                instance["State"] = {"Name": "pending"}  # its LaunchTime is a day ago all the same
+        ours.overrides["DescribeInstances"] = by_state(asked)
+    else:
+        ours.overrides["DescribeAutoScalingGroups"] = one_more(boto3.client("autoscaling"))
+    result = down(ours)
+    assert "idle for 0.0 min: not yet 30 min" in result.stdout
+    assert engines() == {1}
+
+
+def by_state(instances: list[dict[str, Any]]) -> Any:
+    """DescribeInstances with its filter of states."""
+
+    def answer(asked: dict[str, Any]) -> Any:
+        states = asked["Filters"][-1]["Values"]
+        found = [each for each in instances if each["State"]["Name"] in states]
+        return {"Reservations": [{"Instances": found}]}
+
+    return answer
+
+
+def one_more(autoscaling: Any) -> Any:
+    """The groups, of which the prefill group waits for its instance."""
+    groups = autoscaling.describe_auto_scaling_groups()["AutoScalingGroups"]
+    for group in groups:
+        if "prefill" in group["AutoScalingGroupName"]:
+            group["Instances"] = []
+    return lambda _asked: {"AutoScalingGroups": groups}
 
 
 @pytest.mark.parametrize("problem", ["silent", "offline"])
