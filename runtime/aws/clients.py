@@ -8,17 +8,20 @@ import boto3
 from botocore.config import Config
 
 _TIMEOUTS = Config(connect_timeout=3, read_timeout=5, retries={"max_attempts": 2})
+_ONCE = _TIMEOUTS.merge(Config(retries={"total_max_attempts": 1}))
+"""For calls that are not harmless to repeat: `runtime.aws.patience` repeats those that are."""
 
 _PRICE_LIST_REGION = "us-east-1"
 """The Price List API has endpoints in a few regions only; each tells the prices of all."""
 
 
-def client(service: str, region: str = "") -> Any:
+def client(service: str, region: str = "", config: Config = _TIMEOUTS) -> Any:
     """A client with the environment's credentials.
 
     Args:
         service: boto3's name of it.
         region: AWS's name; empty: the environment's.
+        config: limits on waits and retries.
 
     Raises:
         BotoCoreError: no region.
@@ -27,7 +30,7 @@ def client(service: str, region: str = "") -> Any:
         boto3 reads AWS_DEFAULT_REGION alone; ECS, Lambda and other SDKs set AWS_REGION.
     """
     name = region or os.environ.get("AWS_REGION") or None
-    return boto3.client(service, region_name=name, config=_TIMEOUTS)
+    return boto3.client(service, region_name=name, config=config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,8 @@ def rollout_clients(region: str = "") -> RolloutClients:
         BotoCoreError: no region.
     """
     return RolloutClients(
-        autoscaling=client("autoscaling", region),
+        autoscaling=client("autoscaling", region, _ONCE),
         ec2=client("ec2", region),
         elbv2=client("elbv2", region),
-        ssm=client("ssm", region),
+        ssm=client("ssm", region, _ONCE),
     )

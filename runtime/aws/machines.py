@@ -43,7 +43,8 @@ class RolledGroup:
     Attributes:
         name: AWS's.
         desired, maximum: instances asked for, and most of them.
-        instances: those that start or serve.
+        instances: ids of those that start or serve.
+        ending: ids of those that end.
         pairing: that new instances get.
         base: capacity before a rollout had one more started; None: there is not one more.
         is_tagged: whether a tag tells of such a capacity, also where it is out of date.
@@ -53,7 +54,8 @@ class RolledGroup:
     name: str
     desired: int
     maximum: int
-    instances: int
+    instances: frozenset[str]
+    ending: frozenset[str]
     pairing: str
     base: int | None
     is_tagged: bool
@@ -127,13 +129,17 @@ def _group(raw: Mapping[str, Any]) -> RolledGroup:
     base = int(told) if told.isdecimal() else None
     if base is not None and raw["DesiredCapacity"] != base + 1:
         base = None  # not asked for yet, ended already, or scaled by someone since
+    ending = {
+        each["InstanceId"]
+        for each in raw.get("Instances", ())
+        if each["LifecycleState"].startswith("Terminat")
+    }
     return RolledGroup(
         name=str(raw["AutoScalingGroupName"]),
         desired=raw["DesiredCapacity"],
         maximum=raw["MaxSize"],
-        instances=sum(
-            not each["LifecycleState"].startswith("Terminat") for each in raw.get("Instances", ())
-        ),
+        instances=frozenset(each["InstanceId"] for each in raw.get("Instances", ())) - ending,
+        ending=frozenset(ending),
         pairing=tags.get(GENERATION_TAG, ""),
         base=base,
         is_tagged=told != "",

@@ -11,7 +11,7 @@ from runtime.errors import BadInput
 
 T = TypeVar("T")
 
-_TRIES = 5
+TRIES = 5
 _PAUSE_S = 5.0
 _BUSY = ("Throttl", "RequestLimitExceeded", "TooManyRequests")
 
@@ -21,6 +21,8 @@ def ask(
     permissions: str,
     call: Callable[[], T],
     sleep: Callable[[float], None] = time.sleep,
+    *,
+    tries: int = TRIES,
 ) -> T:
     """What a call returns. It may be made several times: it must be harmless to repeat.
 
@@ -29,15 +31,16 @@ def ask(
         permissions: IAM actions it needs.
         call: may raise what boto3 raises.
         sleep: the real one, but in tests.
+        tries: 1 for a call that is not harmless to repeat.
 
     Raises:
-        BadInput: AWS refuses, or did not answer five times in a row.
+        BadInput: AWS refuses, or did not answer so many times in a row.
     """
-    for _ in range(_TRIES - 1):
+    for _ in range(tries - 1):
         try:
             return call()
         except (BotoCoreError, ClientError) as error:
-            if not _passes(error):
+            if not passes(error):
                 raise _refused(what, permissions, error) from error
             sleep(_PAUSE_S)
     try:
@@ -46,7 +49,7 @@ def ask(
         raise _refused(what, permissions, error) from error
 
 
-def _passes(error: BotoCoreError | ClientError) -> bool:
+def passes(error: BotoCoreError | ClientError) -> bool:
     """Whether the same call may succeed in a moment."""
     if isinstance(error, ClientError):
         code = error.response["Error"]["Code"]

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
+
+from runtime.aws.patience import passes
 
 _MOST_TARGETS = 50
 """SendCommand takes no more ids."""
@@ -65,7 +67,7 @@ class RunCommand:
     def run(
         self, instances: Sequence[str], command: str, *, timeout_s: int, comment: str
     ) -> dict[str, Outcome]:
-        """Run a command and wait until it has ended everywhere.
+        """Run a command and wait until it has ended everywhere. It is sent once.
 
         Args:
             instances: ids; their agents must be online.
@@ -93,7 +95,13 @@ class RunCommand:
 
     def _follow(self, command_id: str, instance: str, until_s: float) -> Outcome:
         while True:
-            found = self._invocation(command_id, instance)
+            try:
+                found = self._invocation(command_id, instance)
+            except (BotoCoreError, ClientError) as error:
+                if not passes(error) or self.clock() >= until_s:
+                    raise
+                self.sleep(_POLL_S)
+                continue
             if found is not None and found["Status"] in _ENDED:
                 return _outcome(found)
             if self.clock() >= until_s:

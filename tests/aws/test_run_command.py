@@ -109,6 +109,15 @@ def test_command_that_cannot_be_followed_is_not_swallowed() -> None:
         )
 
 
+def test_answer_that_is_late_is_polled_for_again() -> None:
+    """The command itself is not sent a second time; the wait has its end all the same."""
+    late = Answer("get_command_invocation", {}, error="ThrottlingException")
+    outcomes = run(sent(NODES[:1]), late, look(NODES[0], "Success"), instances=NODES[:1])
+    assert outcomes[NODES[0]].is_done
+    with pytest.raises(ClientError, match="Throttling"):
+        run(sent(NODES[:1]), *[late] * 46, instances=NODES[:1])
+
+
 def test_agents_that_are_online() -> None:
     """Of the machines asked about; the others take no command."""
     asked = {

@@ -7,7 +7,7 @@ from typing import TypeVar
 from runtime.aws.clients import RolloutClients
 from runtime.aws.discovery import DRAINING_TAG
 from runtime.aws.machines import Machine, machines_of, rolled_groups
-from runtime.aws.patience import ask
+from runtime.aws.patience import TRIES, ask
 from runtime.aws.reports import PERMISSIONS, reports_of
 from runtime.aws.rollout import failures
 from runtime.aws.rollout.balancer import Balancer
@@ -111,7 +111,10 @@ class AwsFleet:
     def restart(self, node: RunningNode) -> None:
         command, what = f"systemctl restart {_unit(node)}", f"{node.name} cannot be restarted"
         outcome = self._ask(
-            what, PERMISSIONS, lambda: self._run([node.name], command, _RESTART_S)[node.name]
+            what,
+            PERMISSIONS,
+            lambda: self._run([node.name], command, _RESTART_S)[node.name],
+            tries=1,  # a lost answer may be that of a restart under way
         )
         if not outcome.is_done:
             raise failures.command_failed(node, command, outcome.problem)
@@ -132,8 +135,8 @@ class AwsFleet:
         groups = router.target_groups if router else ()
         return Balancer(self.clients.elbv2, groups, self.commands.sleep, self.commands.clock)
 
-    def _ask(self, what: str, permissions: str, call: Callable[[], T]) -> T:
-        return ask(what, permissions, call, self.commands.sleep)
+    def _ask(self, what: str, permissions: str, call: Callable[[], T], tries: int = TRIES) -> T:
+        return ask(what, permissions, call, self.commands.sleep, tries=tries)
 
 
 def _unit(node: RunningNode) -> str:

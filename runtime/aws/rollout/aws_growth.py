@@ -77,19 +77,28 @@ class AwsGrowth:
 
     def give_up(self, role: Role) -> None:
         group = self._group(role)
-        if group.base is not None and group.instances > group.base:
+        if group.base is not None and len(group.instances) > group.base:
             return  # a lower capacity would end an instance of Auto Scaling's choice: an old one
         if group.base is not None:
             self._ask(role, lambda: self._set(group, group.wanted))
         self._forget(role, group)
 
     def end(self, node: RunningNode) -> None:
-        self._ask(
-            node.role,
-            lambda: self.clients.autoscaling.terminate_instance_in_auto_scaling_group(
+        tried = False
+
+        def once() -> None:
+            """Each call takes one off the capacity, also one whose answer was lost."""
+            nonlocal tried
+            group = rolled_groups(self.clients.autoscaling, self.deployment).get(node.role)
+            is_left = group is None or node.name not in group.instances
+            if group is not None and (node.name in group.ending or (tried and is_left)):
+                return
+            tried = True
+            self.clients.autoscaling.terminate_instance_in_auto_scaling_group(
                 InstanceId=node.name, ShouldDecrementDesiredCapacity=True
-            ),
-        )
+            )
+
+        self._ask(node.role, once)
         group = self._group(node.role)
         if group.base is None:
             self._forget(node.role, group)

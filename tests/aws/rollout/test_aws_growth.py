@@ -1,12 +1,17 @@
 """New nodes beside the old, by the capacity of Auto Scaling groups in a pretended account."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ReadTimeoutError
 
+from runtime.aws.clients import rollout_clients
 from runtime.aws.machines import rolled_groups
+from runtime.aws.rollout.aws_growth import AwsGrowth
+from runtime.aws.rollout.fleet import RunningNode
 from runtime.errors import BadInput
 from tests.aws.fleet import activity
 from tests.aws.rollout.account import Account, told
@@ -74,13 +79,62 @@ def test_instance_that_ends_is_none_that_has_started(ours: Account) -> None:
             {"Key": "turnback:rollout-base", "Value": "2"},
         ],
         "Instances": [
-            {"LifecycleState": state} for state in ("InService", "Pending", "Terminating:Wait")
+            {"InstanceId": state, "LifecycleState": state}
+            for state in ("InService", "Pending", "Terminating:Wait")
         ],
     }
     ours.overrides["DescribeAutoScalingGroups"] = lambda _asked: {"AutoScalingGroups": [raw]}
     with ours.answering():
         group = rolled_groups(boto3.client("autoscaling"), "ours")["decode"]
-    assert (group.instances, group.base, group.wanted) == (2, 2, 2)
+    assert group.instances == {"InService", "Pending"}
+    assert group.ending == {"Terminating:Wait"}
+    assert (group.base, group.wanted) == (2, 2)
+
+
+def test_end_whose_answer_is_lost_is_not_asked_for_twice(ours: Account) -> None:
+    """Each such call takes one off the capacity: a new node would go with the second."""
+    ours.deploy(480, "bb", pairing="image-2")
+    autoscaling = boto3.client("autoscaling")
+    lost = iter([True])
+
+    def shaky(asked: dict[str, Any]) -> Any:
+        ours._TerminateInstanceInAutoScalingGroup(asked)
+        if next(lost, False):
+            with suspend(ours, "TerminateInstanceInAutoScalingGroup"):
+                autoscaling.terminate_instance_in_auto_scaling_group(**asked)
+            raise ReadTimeoutError(endpoint_url="https://autoscaling.invalid")
+
+    ours.overrides["TerminateInstanceInAutoScalingGroup"] = shaky
+    report, _ = ours.roll()
+    assert report.failure is None
+    ended = [each for each in ours.done if each.startswith("end")]
+    assert len(ended) == 4 == len({*ended})
+    assert capacities() == {"prefill": 2, "decode": 2}
+
+
+@pytest.mark.parametrize("state", ["Terminating:Wait", "Terminated"])
+def test_instance_that_ends_already_takes_nothing_off_the_capacity(
+    ours: Account, state: str
+) -> None:
+    """A lifecycle hook may hold it for an hour."""
+    with ours.answering():
+        clients = rollout_clients()
+        group = clients.autoscaling.describe_auto_scaling_groups()["AutoScalingGroups"]
+        for instance in (each for one in group for each in one["Instances"]):
+            instance["LifecycleState"] = state
+        ours.overrides["DescribeAutoScalingGroups"] = lambda _asked: {"AutoScalingGroups": group}
+        growth = AwsGrowth("ours", clients, lambda _line: None, ours.clock.sleep)
+        growth.end(RunningNode(ours.id_of("decode-0"), "decode", "aa"))
+    assert ours.done == []
+
+
+@contextmanager
+def suspend(ours: Account, operation: str) -> Iterator[None]:
+    """Ask moto itself for a while."""
+    own = ours.overrides[operation]
+    ours.overrides[operation] = lambda _asked: None
+    yield
+    ours.overrides[operation] = own
 
 
 def capacities() -> dict[str, int]:

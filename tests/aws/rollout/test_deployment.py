@@ -4,8 +4,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from botocore.exceptions import ConnectTimeoutError
+from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
 
+from runtime.aws.clients import rollout_clients
 from runtime.aws.reports import REPORT_COMMAND
 from runtime.errors import BadInput
 from tests.aws.rollout.account import Account, break_after_restart, denied, told, with_targets
@@ -201,6 +202,35 @@ def test_answer_that_is_late_is_asked_for_again(ours: Account) -> None:
     ours.overrides["DescribeInstances"] = shaky
     report, _ = ours.roll()
     assert report.failure is None
+
+
+@pytest.mark.parametrize("lost", ["SendCommand", "GetCommandInvocation"])
+def test_restart_is_sent_once(ours: Account, lost: str) -> None:
+    """A lost answer may be that of a restart under way; only its end is asked for again."""
+    ours.deploy(600, "bb")
+    own, fails = getattr(ours, f"_{lost}"), iter([True, True])
+
+    def shaky(asked: dict[str, Any]) -> Any:
+        reply = own(asked)
+        if any(NODE in each for each in ours.done) and next(fails, False):
+            raise ReadTimeoutError(endpoint_url="https://ssm.invalid")
+        return reply
+
+    ours.overrides[lost] = shaky
+    report, _ = ours.roll()
+    assert sum(each == f"{NODE} prefill-0" for each in ours.done) == 1
+    if lost == "SendCommand":
+        assert "cannot be restarted" in told(report)
+        assert ours.draining() == ["prefill-0"]
+    else:
+        assert report.failure is None
+
+
+def test_calls_that_are_not_harmless_are_not_repeated_by_boto3() -> None:
+    """It would send a restart, or an end that takes one off the capacity, a second time."""
+    clients = rollout_clients("eu-central-1")
+    for each in (clients.ssm, clients.autoscaling):
+        assert each.meta.config.retries["total_max_attempts"] == 1
 
 
 def test_spec_of_another_kit_is_told(ours: Account) -> None:

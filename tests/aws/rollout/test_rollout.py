@@ -1,5 +1,7 @@
 """Nodes are restarted in place, one at a time, and nothing is lost."""
 
+from typing import Any
+
 import pytest
 
 from runtime.aws.rollout.report import Pace
@@ -147,7 +149,7 @@ def test_node_that_does_not_run_is_started_without_draining() -> None:
 
 def test_silent_node_in_the_look_that_the_order_is_made_from_stops_it() -> None:
     """An empty generation of it says nothing; all such nodes are told, and no other."""
-    silent = {"generation": "", "is_ready": False, "problem": "TimedOut"}
+    silent: dict[str, Any] = {"generation": "", "is_ready": False, "problem": "TimedOut"}
     fleet = FakeFleet.of(
         targets(300), node("decode-1"), node("decode-2", **silent), node("prefill-1", **silent)
     )
