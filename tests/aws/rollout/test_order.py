@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from runtime.aws.rollout.order import Finish, Replace, Restart, batches, steps
 from tests.aws.rollout.fake import NEW, node, targets
 
 TTLS = st.sampled_from([100, 300, 480, 600])
+SOME_TTLS = st.lists(TTLS, min_size=1, max_size=3)
 COUNTS = st.integers(1, 5)
 
 
@@ -23,19 +25,23 @@ def names(found: list[Finish | Restart | Replace]) -> list[str]:
     ]
 
 
-@given(router=TTLS, decodes=st.lists(TTLS, min_size=1, max_size=4), ttl_s=TTLS, other=st.booleans())
-def test_no_router_believes_in_more_time_than_a_decode_node_gives(
-    router: int, decodes: list[int], ttl_s: int, other: bool
+@given(router=TTLS, decodes=SOME_TTLS, prefills=SOME_TTLS, ttl_s=TTLS, other=st.booleans())
+def test_no_router_believes_in_more_time_than_an_engine_gives(
+    router: int, decodes: list[int], prefills: list[int], ttl_s: int, other: bool
 ) -> None:
     """Whatever mixture an interrupted rollout has left, and with new machines too."""
-    decodes = [max(each, router) for each in decodes]  # true before
+    engines = {"decode": decodes, "prefill": prefills}
     wanted = targets(ttl_s, "image-2" if other else "image-1")
     nodes = [node("router-1", router)]
-    nodes += [node(f"decode-{index}", each) for index, each in enumerate(decodes)]
+    nodes += [
+        node(f"{role}-{index}", max(each, router))  # true before
+        for role, ttls in engines.items()
+        for index, each in enumerate(ttls)
+    ]
     believed, given_s = router, {each.name: each.ttl_s or 0 for each in nodes[1:]}
     for step in steps(wanted, nodes):
         if isinstance(step, Replace):
-            given_s["decode-new"] = ttl_s
+            given_s |= {f"{each.role}-new": ttl_s for each in step.nodes}
             for each in step.nodes:
                 assert believed <= min(given_s.values())
                 del given_s[each.name]
@@ -48,14 +54,20 @@ def test_no_router_believes_in_more_time_than_a_decode_node_gives(
     assert set(given_s.values()) == {ttl_s}
 
 
-@given(lease_s=st.sampled_from([12, 30, 60]))
-def test_lease_of_prefill_is_held_to_the_same_rule(lease_s: int) -> None:
+@pytest.mark.parametrize(
+    ("lease_s", "order"),
+    [
+        (12, ["router", "decode", "prefill"]),
+        (30, ["router", "decode", "prefill"]),
+        (60, ["prefill", "router", "decode"]),
+    ],
+)
+def test_lease_of_prefill_is_held_to_the_same_rule(lease_s: int, order: list[str]) -> None:
     """P before the routers when it grows, after them and after D when it shrinks."""
     nodes = [node("prefill-1"), node("decode-1"), node("router-1")]
-    order = [step.node.role for step in steps(targets(480, lease_s=lease_s), nodes)]  # type: ignore[union-attr]
-    first = "prefill" if lease_s > 30 else "router"
-    assert order[0] == first
-    assert order.index("prefill") < order.index("decode") or lease_s <= 30
+    assert names(steps(targets(480, lease_s=lease_s), nodes)) == [
+        f"Restart {role}-1" for role in order
+    ]
 
 
 def test_unfinished_nodes_come_first() -> None:
