@@ -97,7 +97,7 @@ class AwsFleet:
         allowed = "ec2:DeleteTags, or elasticloadbalancing:RegisterTargets for routers"
         self._ask(f"{node.role} {node.name} cannot be taken back", allowed, back)
 
-    def running_requests(self, node: RunningNode) -> int:
+    def running_requests(self, node: RunningNode) -> int | None:
         what = f"{node.role} {node.name} cannot be asked"
         reports, problems = self._ask(what, PERMISSIONS, lambda: self._reports([node.name]))
         report = reports[node.name]
@@ -105,8 +105,7 @@ class AwsFleet:
             raise failures.does_not_tell(node, problems[node.name])
         if not report.generation:
             return 0  # its process has ended
-        # One that does not answer may well run requests.
-        return 1 if report.running_requests is None else report.running_requests
+        return report.running_requests
 
     def restart(self, node: RunningNode) -> None:
         command, what = f"systemctl restart {_unit(node)}", f"{node.name} cannot be restarted"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from runtime.aws.launch_failures import LaunchFailure
 from runtime.aws.rollout.fleet import RunningNode, Target
 from runtime.contract.node import Role
+from runtime.contract.status import NODE_UNIT
 from runtime.errors import BadInput, StartFailed
 
 _AGAIN = "run the rollout again, it continues with this node; the others go on serving"
@@ -22,6 +23,18 @@ def not_idle(node: RunningNode, running: int, waited_s: float) -> StartFailed:
         got=f"{running} request(s) after {waited_s:.0f} s; it was taken back as it was",
         allowed="no running request, for as long as its blocks may be read",
         fix="wait longer with --drain-s, or end the clients that hold it; then run it again",
+    )
+
+
+def no_answer(node: RunningNode, waited_s: float) -> StartFailed:
+    """A drained node's process never said what runs on it."""
+    return StartFailed(
+        f"{node.role} {node.name} does not answer: whether requests run on it is not known",
+        got=f"a process, and no answer to its health check after {waited_s:.0f} s; it was taken "
+        "back as it was",
+        allowed="a process that answers, or none",
+        fix=f"if it hangs, stop its unit (aws ssm start-session --target {node.name}, then sudo "
+        f"systemctl stop {NODE_UNIT}) or end the instance; {_AGAIN}",
     )
 
 

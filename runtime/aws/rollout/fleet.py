@@ -71,8 +71,8 @@ class Fleet(Protocol):
     def undrain(self, node: RunningNode) -> None:
         """Take a node back; harmless for one that is not drained."""
 
-    def running_requests(self, node: RunningNode) -> int:
-        """Requests that run or wait on a node."""
+    def running_requests(self, node: RunningNode) -> int | None:
+        """Requests that run or wait on a node; None: its process runs and does not answer."""
 
     def restart(self, node: RunningNode) -> None:
         """Start a node's process anew, from its parameter. Returns before it is ready."""

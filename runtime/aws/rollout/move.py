@@ -1,15 +1,23 @@
 """One node: drained, restarted, waited for, taken back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from runtime.aws.rollout import failures
-from runtime.aws.rollout.fleet import Fleet, RunningNode, Target
+from runtime.aws.rollout.fleet import Fleet, NodeRole, RunningNode, Target
 from runtime.aws.rollout.order import Finish, Restart, Targets
 from runtime.aws.rollout.report import Pace
-from runtime.errors import TurnbackError
+from runtime.errors import StartFailed, TurnbackError
 
 _HEARTBEAT_S = 30.0
+
+_ENGINE_STAYS = "stays drained: nothing is sent to it until it is taken back"
+_STAYS_OUT: Mapping[NodeRole, str] = {
+    "prefill": _ENGINE_STAYS,
+    "decode": _ENGINE_STAYS,
+    # A balancer keeps the only router that it has.
+    "router": "gets no new connections until it is taken back, unless it is the only router",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,8 @@ class Mover:
 
         Raises:
             StartFailed: it is not idle, or not ready, in time. Of the first it is taken
-                back; of the second it stays drained, so that nothing is sent to it.
+                back; of the second it stays drained, so that nothing is sent to it (a router: so
+                that nothing is where another one serves).
         """
         node, is_out = step.node, step.node.is_draining
         if isinstance(step, Restart):
@@ -42,7 +51,7 @@ class Mover:
             self._wait_until_ready(node)
         except BaseException:  # also Ctrl-C: whoever stops it has to know
             if is_out:
-                self._tell(node, "stays drained: nothing is sent to it until it is taken back")
+                self._tell(node, _STAYS_OUT[node.role])
             raise
         self.fleet.undrain(node)
         self._tell(node, f"serves as generation {self.target(node).generation}")
@@ -99,18 +108,18 @@ class Mover:
         self._tell(node, f"drains; {pace.notice_s:.0f} s until every router knows")
         while True:
             running, now_s = self.fleet.running_requests(node), pace.clock()
-            if running:
+            if running != 0:  # one that does not answer may well run requests
                 quiet_since_s = max(quiet_since_s, now_s)
             elif now_s >= quiet_since_s + hold_s:
                 return
             if now_s >= until_s and node.role == "router":
-                self._tell(node, f"{running} turn(s) run; it lets them end while it stops")
+                self._tell(node, f"{_runs(running)}; it lets turns end while it stops")
                 return
             if now_s >= until_s:
-                raise failures.not_idle(node, running, now_s - began_s)
+                raise _still_out(node, running, now_s - began_s)
             if now_s - told_at_s >= _HEARTBEAT_S:
                 told_at_s = now_s
-                self._tell(node, f"{running} request(s) run after {now_s - began_s:.0f} s")
+                self._tell(node, f"{_runs(running)} after {now_s - began_s:.0f} s")
             pace.sleep(pace.poll_s)
 
     def _wait_until_ready(self, node: RunningNode) -> None:
@@ -133,3 +142,13 @@ class Mover:
 
     def _tell(self, node: RunningNode, what: str) -> None:
         self.tell(f"{node.role} {node.name}: {what}")
+
+
+def _runs(running: int | None) -> str:
+    return "it does not answer" if running is None else f"{running} request(s) run"
+
+
+def _still_out(node: RunningNode, running: int | None, waited_s: float) -> StartFailed:
+    if running is None:
+        return failures.no_answer(node, waited_s)
+    return failures.not_idle(node, running, waited_s)

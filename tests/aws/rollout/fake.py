@@ -39,6 +39,7 @@ class FakeFleet:
         clock: its time.
         start_s: from a restart to ready.
         busy_until_s: time at which a node's last request ends.
+        silent: nodes that do not answer before they are restarted.
         broken: nodes that never become ready again.
         done: `verb name` in order.
         at: called after each of these.
@@ -49,6 +50,7 @@ class FakeFleet:
     clock: Clock = field(default_factory=Clock)
     start_s: float = 40.0
     busy_until_s: dict[str, float] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     done: list[str] = field(default_factory=list)
     at: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -85,7 +87,9 @@ class FakeFleet:
         self.change(node.name, is_draining=False)
         self.note("undrain", node.name)
 
-    def running_requests(self, node: RunningNode) -> int:
+    def running_requests(self, node: RunningNode) -> int | None:
+        if node.name in self.silent:
+            return None
         return int(self.clock() < self.busy_until_s.get(node.name, 0.0))
 
     def restart(self, node: RunningNode) -> None:

@@ -61,8 +61,12 @@ def test_node_that_does_not_come_back_is_named_with_its_log(ours: Account) -> No
     ours.hosts[ours.id_of("decode-0")].report = ours.hosts[
         ours.id_of("decode-0")
     ].report.model_copy(update={"generation": "aa"})
-    report, _ = ours.roll(drain_s=30)
-    assert "does not become idle" in told(report)  # it might run something
+    report, lines = ours.roll(drain_s=30)
+    assert "does not answer" in told(report)  # it might run something
+    assert "systemctl stop turnback-node.service" in told(report)
+    assert "--drain-s" not in told(report)
+    assert lines[-1] == f"decode {ours.id_of('decode-0')}: taken back as it was"
+    assert ours.draining() == []
     ours.hosts[ours.id_of("decode-0")].is_broken = False
     ours.overrides["SendCommand"] = break_after_restart(ours, "decode-0")
     report, _ = ours.roll(ready_s=600)
@@ -185,8 +189,11 @@ def test_missing_leave_is_told_with_the_action(ours: Account) -> None:
     """And the node is taken back, where it was the drain that was not allowed."""
     ours.deploy(600, "bb")
     ours.overrides["CreateTags"] = denied
-    report, _ = ours.roll()
+    report, lines = ours.roll()
     assert "ec2:CreateTags" in told(report)
+    assert lines[-1] == f"prefill {ours.id_of('prefill-0')}: taken back as it was"
+    assert "no turnback:draining prefill-0" in ours.done
+    assert ours.draining() == []
     assert "AccessDenied" in told(report)
 
 

@@ -107,7 +107,16 @@ def test_router_that_is_never_idle_is_restarted_all_the_same() -> None:
     report, lines = roll(fleet, notice_s=20, router_s=120, drain_s=900)
     assert report.failure is None
     assert restarted == [140]
-    assert any("1 turn(s) run" in line for line in lines)
+    assert any("1 request(s) run; it lets turns end" in line for line in lines)
+
+
+def test_router_that_does_not_answer_is_restarted_all_the_same() -> None:
+    """Nobody may wait for it for ever, and it is told as it is."""
+    fleet = FakeFleet.of(targets(300), node("router-1"))
+    fleet.silent.add("router-1")
+    report, lines = roll(fleet)
+    assert report.failure is None
+    assert "router router-1: it does not answer; it lets turns end while it stops" in lines
 
 
 def test_node_that_does_not_come_back_stops_it() -> None:
@@ -215,6 +224,15 @@ def test_interrupt_while_restarting_tells_what_stays_drained() -> None:
     with pytest.raises(KeyboardInterrupt):
         roll_out(fleet, lines.append, Pace(sleep=fleet.clock.sleep, clock=fleet.clock))
     assert "decode-1: stays drained" in lines[-1]
+
+
+def test_router_that_does_not_come_back_is_not_told_as_out_for_certain() -> None:
+    """The only one stays in its load balancer."""
+    fleet = FakeFleet.of(targets(300), node("router-1"))
+    fleet.broken.add("router-1")
+    _, lines = roll(fleet, ready_s=60)
+    assert "unless it is the only router" in lines[-1]
+    assert not any("nothing is sent" in line for line in lines)
 
 
 def test_only_node_of_a_role_is_told_before() -> None:
