@@ -57,6 +57,13 @@ def test_every_command_and_option_is_documented() -> None:
                 assert flag == "--help" or f"`{shown}`" in section, f"{name} {flag}"
 
 
+def test_reference_names_every_command() -> None:
+    """Those of other pages too, so that it leads there."""
+    page = (ROOT / "docs" / "reference.md").read_text("utf-8")
+    missing = {name for name in vars(COMMANDS)["commands"] if f"`turnback {name}" not in page}
+    assert not missing
+
+
 @pytest.mark.parametrize(
     "model",
     [
