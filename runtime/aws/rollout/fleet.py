@@ -19,14 +19,14 @@ class Target:
 
     Attributes:
         generation: of their parameter.
-        ttl_s: decoder_kv_blocks_ttl_s of it.
-        lease_s: kv_lease_duration_s of it.
+        ttl_s: decoder_kv_blocks_ttl_s of it; None for routers, whose order follows from nodes.
+        lease_s: kv_lease_duration_s of it; None for routers.
         pairing: what two nodes that exchange KV have in common; empty for routers.
     """
 
     generation: str
-    ttl_s: int
-    lease_s: int
+    ttl_s: int | None = None
+    lease_s: int | None = None
     pairing: str = ""
 
 

@@ -77,9 +77,11 @@ def _is_open(node: RunningNode) -> bool:
 
 def _will_keep_longer(node: RunningNode, targets: Targets) -> bool:
     """Whether an engine keeps blocks for others for less time than it shall."""
-    if node.role == "router" or node.ttl_s is None or node.lease_s is None:
-        return False
     target = targets[node.role]
+    if node.ttl_s is None or node.lease_s is None:  # it does not run, or is a router
+        return False
+    if target.ttl_s is None or target.lease_s is None:
+        return False
     if node.role == "decode":
         return node.ttl_s < target.ttl_s
     # P remembers for a TTL which handles it has used.

@@ -1,7 +1,6 @@
 """Where nodes shall be: what a deployment's parameters and groups say."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,11 +8,9 @@ from pydantic import ValidationError
 from runtime.aws.machines import RolledGroup
 from runtime.aws.rollout.fleet import ENGINE_ROLES, NodeRole, Target
 from runtime.contract.explain import explain
-from runtime.contract.node import KvTransferSpec, NodeSpec
+from runtime.contract.node import NodeSpec
 from runtime.contract.status import arguments_generation
 from runtime.errors import BadInput
-
-_TTL, _LEASE = "--decoder-kv-blocks-ttl-s", "--kv-lease-duration-s"
 
 
 def parameter_names(deployment: str) -> dict[NodeRole, str]:
@@ -56,15 +53,8 @@ def _engine_target(name: str, text: str, pairing: str) -> Target:
 
 
 def _router_target(text: str) -> Target:
-    """One argument a line, each option before its value."""
-    lines = text.splitlines()
-    given = dict(pairwise(lines))
-    default = KvTransferSpec()
-    return Target(
-        generation=arguments_generation(text.rstrip("\n")),
-        ttl_s=int(given.get(_TTL, default.decoder_kv_blocks_ttl_s)),
-        lease_s=int(given.get(_LEASE, default.kv_lease_duration_s)),
-    )
+    """One argument a line."""
+    return Target(generation=arguments_generation(text.rstrip("\n")))
 
 
 def _missing(deployment: str, names: list[str]) -> BadInput:

@@ -140,8 +140,8 @@ class _Rehearsal:
     async def _start(self, fleet: LocalFleet) -> None:
         with self._step("engines and router from what was deployed"):
             await fleet.start()
-            ttl_s = fleet.targets()["decode"].ttl_s
-            fleet.check_ttl(ttl_s)
+            decode = deployed.node_spec(fleet.places["decode"].parameter)
+            fleet.check_ttl(decode.kv.decoder_kv_blocks_ttl_s)
 
     async def _serve(self, fleet: LocalFleet, run_id: str) -> None:
         outputs = {key: each for s in deployed.read_stacks(NAME) for key, each in s.outputs.items()}

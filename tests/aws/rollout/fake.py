@@ -26,7 +26,7 @@ def node(name: str, ttl_s: int | None = 480, **changes: Any) -> RunningNode:
 def targets(ttl_s: int, pairing: str = "image-1", lease_s: int = 30) -> dict[NodeRole, Target]:
     """All roles at generation NEW."""
     engine = Target(NEW, ttl_s, lease_s, pairing)
-    return {"prefill": engine, "decode": engine, "router": Target(NEW, ttl_s, lease_s)}
+    return {"prefill": engine, "decode": engine, "router": Target(NEW)}
 
 
 @dataclass
