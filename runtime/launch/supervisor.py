@@ -47,6 +47,12 @@ class _Running:
     service: Service
     process: asyncio.subprocess.Process
     ready: bool = False
+    is_ending: bool = False
+
+    @property
+    def has_died(self) -> bool:
+        """It has ended, and nobody had asked it to."""
+        return self.process.returncode is not None and not self.is_ending
 
 
 class Supervisor:
@@ -123,8 +129,8 @@ class Supervisor:
     async def _until_ready(self, session: aiohttp.ClientSession, one: _Running) -> None:
         began = time.perf_counter()
         while not await _answers(session, one.service.ready_url):
-            if ended := [some for some in self._running if some.process.returncode is not None]:
-                raise _ended(ended[0])
+            if died := [some for some in self._running if some.has_died]:
+                raise _ended(died[0])
             if time.perf_counter() - began > self._ready_timeout_s:
                 raise StartFailed(
                     f"{one.service.name} did not become ready",
@@ -147,18 +153,23 @@ class Supervisor:
         """Do work that needs the services.
 
         Args:
-            work: cancelled when a service ends before it does.
+            work: cancelled when a service dies before it is done; one that `end` was asked to
+                end has not died.
 
         Raises:
-            EngineDied: a service ended.
+            EngineDied: a service died.
         """
         job = asyncio.ensure_future(work)
         waits = {asyncio.ensure_future(one.process.wait()): one for one in self._running}
+        pending: set[asyncio.Future[Any]] = {job, *waits}
         try:
-            done, _ = await asyncio.wait([job, *waits], return_when=asyncio.FIRST_COMPLETED)
-            if ended := [one for wait, one in waits.items() if wait in done]:
-                # Also when the work is done: what it found of a dead engine is no result.
-                raise _ended(ended[0])
+            while job in pending:
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                if died := [
+                    one for wait, one in waits.items() if wait.done() and not one.is_ending
+                ]:
+                    # Also when the work is done: what it found of a dead engine is no result.
+                    raise _ended(died[0])
             return job.result()
         finally:
             for task in (job, *waits):
@@ -167,21 +178,21 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End every process and wait for it; what resists is killed with its group."""
-        running, self._running = self._running, []
-        await self._end(running)
+        await self._end([*self._running])
 
     async def end(self, name: str) -> None:
         """End the service of this name and wait for it, as `stop` does; another may follow."""
-        ended = [one for one in self._running if one.service.name == name]
-        self._running = [one for one in self._running if one not in ended]
-        await self._end(ended)
+        await self._end([one for one in self._running if one.service.name == name])
 
     async def _end(self, running: Sequence[_Running]) -> None:
         for one in running:
+            one.is_ending = True
             if one.process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     one.process.terminate()
         await asyncio.gather(*(self._reap(one) for one in running))
+        # Not before: when this is cancelled, a later `stop` must still know them.
+        self._running = [one for one in self._running if one not in running]
 
     async def _reap(self, one: _Running) -> None:
         # The guard itself needs a moment after the grace it gives its program.

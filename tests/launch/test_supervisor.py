@@ -190,3 +190,58 @@ async def test_one_service_ends_and_another_takes_its_place(make: Make, tmp_path
         await supervisor.start([make("a")])
         assert sorted(supervisor.pids()) == ["a", "b"]
         await supervisor.run(asyncio.sleep(0.1))
+
+
+async def test_service_whose_end_was_cancelled_ends_with_the_block(
+    make: Make, tmp_path: Path
+) -> None:
+    """Ctrl-C while a deaf engine is being ended: the block does not forget it."""
+    async with Supervisor(grace_s=1.0) as supervisor:
+        await supervisor.start([make("deaf", "--deaf")])
+        running = pids(tmp_path, "deaf")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(supervisor.end("deaf"), 0.1)
+        assert all(map(alive, running))
+    assert not any(map(alive, running))
+
+
+async def test_all_end_when_a_stop_was_cancelled_and_asked_for_again(
+    make: Make, tmp_path: Path
+) -> None:
+    """A second Ctrl-C forgets nothing either."""
+    async with Supervisor(grace_s=1.0) as supervisor:
+        await supervisor.start([make("deaf", "--deaf")])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(supervisor.stop(), 0.1)
+    assert not any(map(alive, pids(tmp_path, "deaf")))
+
+
+async def test_an_ended_service_is_no_death_to_those_that_watch(make: Make) -> None:
+    """Work and the start of another go on over it; a real death meanwhile is still told."""
+
+    async def work() -> int:
+        await supervisor.end("a")
+        assert [*supervisor.pids()] == ["b"]
+        await supervisor.start([make("a")])
+        return 42
+
+    async def broken() -> None:
+        await supervisor.end("a")
+        os.kill(supervisor.pids()["b"], signal.SIGKILL)
+        await asyncio.sleep(60)
+
+    async with Supervisor() as supervisor:
+        await supervisor.start([make("a"), make("b")])
+        assert await supervisor.run(work()) == 42
+        with pytest.raises(EngineDied, match="b ended while it served"):
+            await supervisor.run(broken())
+
+
+async def test_ended_service_is_no_death_to_another_start(make: Make) -> None:
+    """The slow one is what fails, not the one that was ended while it started."""
+    async with Supervisor(ready_timeout_s=1.5, grace_s=0.2) as supervisor:
+        await supervisor.start([make("a", "--deaf")])
+        slow = asyncio.ensure_future(supervisor.start([make("slow", "--never-ready")]))
+        await supervisor.end("a")
+        with pytest.raises(StartFailed, match="slow did not become ready"):
+            await slow

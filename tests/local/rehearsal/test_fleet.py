@@ -1,6 +1,8 @@
 """A rollout over processes of this machine, with mock engines for speed and the real router."""
 
 import asyncio
+import os
+import signal
 import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -118,8 +120,10 @@ async def test_other_ttl_than_the_parameters_is_seen(local: LocalFleet) -> None:
     assert "481" in failure.value.allowed
 
 
-async def test_rollout_ends_with_its_caller(local: LocalFleet, parameters: Parameters) -> None:
-    """Ctrl-C in the middle of a drain or a restart."""
+async def test_rollout_ends_with_its_caller_in_a_drain(
+    local: LocalFleet, parameters: Parameters
+) -> None:
+    """Ctrl-C in the middle of a drain."""
     parameters.put(600, "0b")
     lines: list[str] = []
     task = asyncio.create_task(local.roll_out(lines.append))
@@ -131,3 +135,27 @@ async def test_rollout_ends_with_its_caller(local: LocalFleet, parameters: Param
             await task
         while not any("taken back" in line for line in lines):
             await asyncio.sleep(0.05)
+
+
+async def test_rollout_ends_with_its_caller_in_a_restart(
+    local: LocalFleet, parameters: Parameters
+) -> None:
+    """Ctrl-C while a process does not end yet: it ends with the supervisor, not later."""
+    parameters.put(300, "0b")  # a shorter TTL: the router is first
+    guard = local.supervisor.pids()["router"]
+    os.kill(guard, signal.SIGSTOP)
+    lines: list[str] = []
+    task = asyncio.create_task(local.roll_out(lines.append))
+    async with asyncio.timeout(10):
+        while not any(": restarts" in line for line in lines):
+            await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while not any("stays drained" in line for line in lines):
+            await asyncio.sleep(0.05)
+    assert local.supervisor.pids()["router"] == guard
+    os.kill(guard, signal.SIGCONT)
+    await local.supervisor.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(guard, 0)
