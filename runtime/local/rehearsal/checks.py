@@ -3,6 +3,8 @@
 The emulator says CREATE_COMPLETE also of what it leaves out.
 """
 
+import base64
+import binascii
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -87,10 +89,13 @@ def unlike(wanted: Any, found: Any, path: str) -> Iterator[str]:
 
     Args:
         wanted: of the template; intrinsic functions stand for any value but an empty one.
+            Fn::Base64 is decoded, and of a text that is joined in it each literal compared.
         found: of the account.
         path: of both.
     """
-    if _is_reference(wanted):
+    if isinstance(wanted, Mapping) and "Fn::Base64" in wanted:
+        yield from _unlike_text(wanted["Fn::Base64"], _decoded(found), path)
+    elif _is_reference(wanted):
         yield from empty_values(found, path)
     elif isinstance(wanted, Mapping) and isinstance(found, Mapping):
         for key in sorted({*wanted, *found}):
@@ -100,6 +105,29 @@ def unlike(wanted: Any, found: Any, path: str) -> Iterator[str]:
             yield from unlike(one, other, f"{path}[{index}]")
     elif wanted != found:
         yield path
+
+
+def _decoded(found: Any) -> str:
+    """Text behind base64; empty where there is none."""
+    try:
+        return base64.b64decode(found, validate=True).decode("utf-8")
+    except (binascii.Error, TypeError, UnicodeDecodeError):
+        return ""
+
+
+def _unlike_text(wanted: Any, found: str, path: str) -> Iterator[str]:
+    """What stands in the place of each reference is a value; a script may say `/dev/null`."""
+    glue, parts = wanted.get("Fn::Join", (None, ())) if _is_reference(wanted) else ("", [wanted])
+    if glue is None:
+        if not found:
+            yield path
+        return
+    words = (re.escape(part) if isinstance(part, str) else "(.*)" for part in parts)
+    match = re.fullmatch(re.escape(glue).join(words), found)
+    if match is None:
+        yield path
+    else:
+        yield from empty_values(match.groups(), path)
 
 
 def _is_reference(value: Any) -> bool:

@@ -1,12 +1,16 @@
 """What a deploy has left, held against its templates and against what a node would do."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.errors import StartFailed
 from runtime.local.rehearsal import census, checks, deployed
 from runtime.local.rehearsal.deployed import Stack
+
+EMPTY_BY_DESIGN = frozenset({"TURNBACK_INDEX_URL", "TURNBACK_PROXY_URL", "TURNBACK_STORE_SECRET"})
+"""Variables of user data that may be empty: no index but pip's own, no proxy, no block store."""
 
 
 def checked_stacks(deployment: str) -> list[Stack]:
@@ -45,12 +49,33 @@ def _checked_node(deployment: str, role: str, stacks: Sequence[Stack]) -> dict[s
     template = deployed.launch_template(deployment, role)
     checks.check_launch_template(name, _wanted_template(stacks, name), template)
     variables = deployed.boot_variables(template)
+    check_variables(name, variables)
     _check_wheel(variables)
     parameter = variables["TURNBACK_PARAMETER"]
+    text = deployed.parameter(parameter)
     if role == "router":
-        return {parameter: deployed.parameter(parameter).splitlines()}
-    spec = deployed.node_spec(parameter)
-    return {parameter: spec.model_dump(mode="json", exclude_none=True)}
+        return {parameter: text.splitlines()}
+    deployed.node_spec(parameter)
+    # Its own text, which stacks write without nulls: the model would fill in what is lost.
+    return {parameter: json.loads(text)}
+
+
+def check_variables(name: str, variables: Mapping[str, str]) -> None:
+    """What user data says refers to something; first of all, since all else is found by it.
+
+    Args:
+        name: of the launch template.
+        variables: as decoded.
+
+    Raises:
+        StartFailed: with every variable that does not.
+    """
+    told = {
+        variable: text
+        for variable, text in variables.items()
+        if text or variable not in EMPTY_BY_DESIGN
+    }
+    checks.check_no_empty_values({f"user data of {name}": told})
 
 
 def _wanted_template(stacks: Sequence[Stack], name: str) -> Any:

@@ -1,5 +1,6 @@
 """What the emulator leaves out, loses or empties ends the rehearsal."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -95,6 +96,41 @@ def test_a_launch_template_that_differs_is_told(changes: dict[str, Any], where: 
     assert where in part
     with pytest.raises(StartFailed, match="is not what its stack's template says"):
         check_launch_template("name", LAUNCH, FOUND | changes)
+
+
+SCRIPT: Any = {"Fn::Join": ["", ["echo >/dev/null\nURI='", {"Ref": "Uri"}, "'\nset -eu\n"]]}
+
+
+def user_data(text: str) -> dict[str, str]:
+    return {"UserData": base64.b64encode(text.encode()).decode()}
+
+
+@pytest.mark.parametrize(
+    "wanted", [SCRIPT, {"Ref": "Script"}, "echo >/dev/null\nURI='s3'\nset -eu\n"]
+)
+def test_user_data_is_compared_as_text(wanted: Any) -> None:
+    """References stand for any value; a literal may hold a word that a reference may not."""
+    text = "echo >/dev/null\nURI='s3'\nset -eu\n"
+    found = user_data(text if "Ref" not in wanted else "set -eu >/dev/null")
+    check_launch_template("name", {"UserData": {"Fn::Base64": wanted}}, found)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        user_data("echo >/dev/null\nURI='None'\nset -eu\n"),
+        user_data("echo >/dev/null\nURI=''\nset -eu\n"),
+        user_data("echo >/dev/null\nURI='s3'\n"),
+        user_data(""),
+        {"UserData": "not base64"},
+        {},
+    ],
+)
+def test_user_data_that_refers_to_nothing_is_told(found: dict[str, str]) -> None:
+    """Behind its base64: an empty reference, a lost line, another text, none."""
+    with pytest.raises(StartFailed, match="is not what its stack's template says") as failure:
+        check_launch_template("name", {"UserData": {"Fn::Base64": SCRIPT}}, found)
+    assert "UserData" in failure.value.got
 
 
 def test_changed_added_and_removed_resources_are_told_apart_from_equal_ones() -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from runtime.errors import StartFailed
 from runtime.local.rehearsal import deployed, inspection
+from runtime.local.rehearsal.checks import check_no_empty_values
 from runtime.local.rehearsal.deployed import Stack, boot_variables
 from runtime.local.rehearsal.inspection import check_only_parameters_changed
+from tests.infra.synth import golden
 
 SPEC = {"Type": "AWS::SSM::Parameter", "Properties": {"Value": "480"}}
 TEMPLATE: dict[str, Any] = {"Type": "AWS::EC2::LaunchTemplate", "Properties": {"Version": "1"}}
@@ -76,3 +79,36 @@ def test_variables_are_read_from_user_data_alone() -> None:
         "TURNBACK_ROLE": "prefill",
         "TURNBACK_PROXY_URL": "",
     }
+
+
+def node(monkeypatch: pytest.MonkeyPatch, parameter: str, spec: dict[str, Any]) -> Any:
+    """Looks at a node whose user data names a parameter that holds a spec."""
+    lines = f"TURNBACK_PARAMETER='{parameter}'\nTURNBACK_PROXY_URL=''\nset -eu\n"
+    data = {"UserData": base64.b64encode(lines.encode()).decode()}
+    wanted = {"Fn::Base64": {"Fn::Sub": "anything"}}
+    template = {"LaunchTemplateName": "turnback-demo-decode", "LaunchTemplateData": {}}
+    template["LaunchTemplateData"] = {"UserData": wanted}
+    stacks = [replace(BEFORE[0], template={"Template": {"Type": "", "Properties": template}})]
+    monkeypatch.setattr(deployed, "launch_template", lambda *_: data)
+    monkeypatch.setattr(deployed, "parameter", lambda _: json.dumps(spec))
+    monkeypatch.setattr(inspection, "_check_wheel", lambda _: None)
+    return inspection._checked_node("demo", "decode", stacks)
+
+
+def test_user_data_without_a_parameter_ends_the_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference to nothing is seen before it is followed; no proxy is a choice."""
+    node(monkeypatch, "/turnback/demo/decode", golden("node-spec-decode.json"))
+    for text in ("None", ""):
+        with pytest.raises(StartFailed, match="refer to nothing") as failure:
+            node(monkeypatch, text, golden("node-spec-decode.json"))
+        assert "TURNBACK_PARAMETER" in failure.value.got
+        assert "PROXY" not in failure.value.got
+
+
+def test_null_in_a_spec_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the model would take it for a field that was left out."""
+    spec = golden("node-spec-decode.json") | {"cpu": None}
+    found = node(monkeypatch, "/turnback/demo/decode", spec)
+    with pytest.raises(StartFailed, match="refer to nothing") as failure:
+        check_no_empty_values(found)
+    assert "cpu" in failure.value.got

@@ -12,8 +12,8 @@ from moto import mock_aws
 from moto.cloudformation import parsing
 
 from runtime.errors import StartFailed
-from runtime.local.rehearsal import account, census, deletions, mends
-from runtime.local.rehearsal.checks import check_skipped
+from runtime.local.rehearsal import account, census, deletions, deployed, inspection, mends
+from runtime.local.rehearsal.checks import check_no_empty_values, check_skipped
 from runtime.local.rehearsal.deployed import Stack
 from runtime.local.rehearsal.inspection import retained
 from tests.infra.synth import Synth, raw_settings, synth
@@ -165,8 +165,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Synth:
 
 
 @pytest.mark.usefixtures("mended")
-def test_the_templates_deploy_and_nothing_is_left(pair: Synth) -> None:
-    """What `make rehearse` shows through the CDK CLI, without it."""
+def test_the_templates_deploy_and_nothing_is_left(
+    pair: Synth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `make rehearse` shows through the CDK CLI, without it and without assets."""
+    monkeypatch.setattr(inspection, "_check_wheel", lambda _: None)
     boto3.client("ssm").put_parameter(
         Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String"
     )
@@ -186,6 +189,9 @@ def test_the_templates_deploy_and_nothing_is_left(pair: Synth) -> None:
     expected = {key: kind for key, kind in types.items() if kind != "AWS::CDK::Metadata"}
     check_skipped(expected | {"cli/Metadata": "AWS::CDK::Metadata"}, made)
     census.check_covers(made.values())
+    stacks = [Stack(name, each["Resources"], {}, {}) for name, each in pair.all.items()]
+    for role in deployed.ROLES:
+        check_no_empty_values(inspection._checked_node("demo", role, stacks))
     with pytest.raises(StartFailed, match="not left the account as it was"):
         census.check_nothing_left(before, census.census(), {"AWS::S3::Bucket": 1})
     for name in reversed([*pair.all]):
