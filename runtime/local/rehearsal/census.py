@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jmespath  # type: ignore[import-untyped]
 
@@ -94,14 +95,39 @@ PARTS = frozenset(
 """Types without a listing: they end with what they are a part of."""
 
 
+_MORE = ("NextToken", "NextMarker", "Marker", "IsTruncated")
+"""What replies with more to come say."""
+
+
 def census() -> Census:
-    """Type -> ids of all that the account holds."""
-    return {
-        kind: frozenset(
-            jmespath.search(listing.ids, getattr(client(listing.service), listing.call)()) or ()
+    """Type -> ids of all that the account holds.
+
+    Raises:
+        StartFailed: a listing has more than can be read.
+    """
+    return {kind: frozenset(_ids(listing)) for kind, listing in LISTINGS.items()}
+
+
+def _ids(listing: Listing) -> Iterable[str]:
+    ids: Iterable[str] | None = jmespath.search(listing.ids, _all_pages(listing))
+    return ids or ()
+
+
+def _all_pages(listing: Listing) -> Mapping[str, Any]:
+    """What is on another page is there too: moto has 10 parameters on one."""
+    asked = client(listing.service)
+    if asked.can_paginate(listing.call):
+        pages: Mapping[str, Any] = asked.get_paginator(listing.call).paginate().build_full_result()
+        return pages
+    reply: Mapping[str, Any] = getattr(asked, listing.call)()
+    if more := [mark for mark in _MORE if reply.get(mark)]:
+        raise StartFailed(
+            "the census sees a part of the account alone",
+            got=f"{listing.service} {listing.call}: {', '.join(more)}",
+            allowed="a reply with all there is, or a call that boto3 can page",
+            fix="page it in census.py",
         )
-        for kind, listing in LISTINGS.items()
-    }
+    return reply
 
 
 def check_covers(types: Iterable[str]) -> None:
