@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runtime.aws.clients import client
+from runtime.aws.machines import rolled_groups
 from runtime.aws.rollout.fleet import ENGINE_ROLES, NodeRole, RunningNode, Target
+from runtime.aws.rollout.parameters import read_targets
 from runtime.aws.rollout.report import Pace, RolloutReport
 from runtime.aws.rollout.rollout import roll_out
 from runtime.contract.node import CpuSpec, NodeSpec, Role
@@ -61,6 +64,7 @@ class LocalFleet:
     Implements `runtime.aws.rollout.fleet.Fleet`, whose calls come from another thread.
     """
 
+    deployment: str
     places: Mapping[NodeRole, Place]
     engine_python: Path
     model: Path
@@ -86,7 +90,8 @@ class LocalFleet:
         place = self.places[role]
         if role == "router":
             text = deployed.parameter(place.parameter)
-            command, generation, told = self._router(place, text), arguments_generation(text), {}
+            command, told = self._router(place, text), {}
+            generation = arguments_generation(text.rstrip("\n"))  # as its start script reads it
         else:
             spec = deployed.node_spec(place.parameter)
             command, generation = self._engine(spec, place, role), spec.generation
@@ -165,20 +170,9 @@ class LocalFleet:
     # What a rollout asks for
 
     def targets(self) -> Mapping[NodeRole, Target]:
-        """Of the parameters as they are now."""
-        targets: dict[NodeRole, Target] = {}
-        for role in ENGINE_ROLES:
-            spec = deployed.node_spec(self.places[role].parameter)
-            targets[role] = Target(
-                spec.generation,
-                spec.kv.decoder_kv_blocks_ttl_s,
-                spec.kv.kv_lease_duration_s,
-                self.places[role].pairing,
-            )
-        text = deployed.parameter(self.places["router"].parameter)
-        decode = targets["decode"]
-        generation = arguments_generation(text)
-        return {**targets, "router": Target(generation, decode.ttl_s, decode.lease_s)}
+        """Of the parameters and groups as they are now, read as the real rollout does."""
+        groups = rolled_groups(client("autoscaling"), self.deployment)
+        return read_targets(client("ssm"), self.deployment, groups)
 
     def nodes(self) -> Sequence[RunningNode]:
         """What each process was started with, and whether it answers."""
@@ -240,8 +234,12 @@ class LocalFleet:
             except TimeoutError:
                 if running.done():
                     raise
-                if self.stopped.is_set() or time.monotonic() > until_s:
+                if self.stopped.is_set():
                     running.cancel()
+                    raise _Stopped from None
+                if time.monotonic() > until_s:
+                    running.cancel()
+                    raise _late() from None
             else:
                 return
 
@@ -252,6 +250,7 @@ class LocalFleet:
             TurnbackError: it stopped on the way.
         """
         pace = Pace(ready_s=_RESTART_S, drain_s=60.0, notice_s=2.0, poll_s=0.5, sleep=self._sleep)
+        self.stopped.clear()
         try:
             report = await asyncio.to_thread(roll_out, self, tell, pace)
         finally:
@@ -267,3 +266,12 @@ class LocalFleet:
     def trouble(self, node: RunningNode) -> str:
         """The last lines of its log."""
         return tail(self.logs(node.role))
+
+
+def _late() -> StartFailed:
+    return StartFailed(
+        "a process was not restarted in time",
+        got=f"no end after {_RESTART_S:.0f} s",
+        allowed=f"an old process that ends and a new one that answers within {_RESTART_S:.0f} s",
+        fix="read the logs of both starts; the process that was to end may hang",
+    )

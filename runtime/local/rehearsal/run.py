@@ -129,6 +129,7 @@ class _Rehearsal:
                 role, variables["TURNBACK_PARAMETER"], pairing, next(free), side_channel_port
             )
         return LocalFleet(
+            NAME,
             places,
             self.engine_python,
             self.model,

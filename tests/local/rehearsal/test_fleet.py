@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runtime.aws.discovery import GENERATION_TAG, ROLE_TAG
 from runtime.contract.node import NodeSpec
 from runtime.errors import StartFailed
 from runtime.launch.supervisor import Supervisor
@@ -25,8 +26,14 @@ LEASE_S = 12
 """The shortest: a drained P waits for its end."""
 
 
+def tags(role: str, pairing: str) -> list[dict[str, str]]:
+    """Of a group."""
+    told = {ROLE_TAG: role} | ({GENERATION_TAG: pairing} if pairing else {})
+    return [{"Key": key, "Value": value} for key, value in told.items()]
+
+
 class Parameters:
-    """Stands for SSM."""
+    """Stands for SSM, and for the Auto Scaling groups beside it."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -41,7 +48,27 @@ class Parameters:
             spec = NodeSpec.model_validate(raw)
             self.texts[role] = spec.model_dump_json(exclude_none=True)
         # Without keys: there is no secret here.
-        self.texts["router"] = "\n".join(router_arguments("demo", spec.kv, "")[:-2])
+        # A last newline is no argument: neither a start script nor a rollout counts it.
+        self.texts["router"] = "\n".join(router_arguments("demo", spec.kv, "")[:-2]) + "\n"
+
+    def get_parameters(self, *, Names: list[str]) -> dict[str, Any]:
+        """As the real rollout reads them."""
+        found = [(name, self.texts[name.rsplit("/", 1)[1]]) for name in Names]
+        return {"Parameters": [{"Name": name, "Value": text} for name, text in found]}
+
+    def get_paginator(self, _call: str) -> "Parameters":
+        """Of groups."""
+        return self
+
+    def paginate(self, **_asked: Any) -> list[dict[str, Any]]:
+        """A group of each role, with the tags that stacks give them."""
+        size = {"DesiredCapacity": 1, "MaxSize": 1}
+        pairings = {"prefill": "ab", "decode": "ab", "router": ""}
+        groups = [
+            {"AutoScalingGroupName": role, "Tags": tags(role, pairing), **size}
+            for role, pairing in pairings.items()
+        ]
+        return [{"AutoScalingGroups": groups}]
 
 
 @pytest.fixture
@@ -49,6 +76,7 @@ def parameters(monkeypatch: pytest.MonkeyPatch) -> Parameters:
     """Two specs and the router's arguments, in the place of an account."""
     made = Parameters()
     monkeypatch.setattr(deployed, "parameter", lambda name: made.texts[name])
+    monkeypatch.setattr(fleet, "client", lambda _: made)
     return made
 
 
@@ -75,7 +103,7 @@ async def local(
     }
     async with Supervisor() as supervisor:
         made = LocalFleet(
-            places, Path("python"), model, tmp_path, supervisor, asyncio.get_running_loop()
+            "demo", places, Path("python"), model, tmp_path, supervisor, asyncio.get_running_loop()
         )
         await made.start()
         yield made
@@ -102,6 +130,10 @@ async def test_rollout_brings_processes_to_their_parameters(
         assert changed == {"600"}, role
     assert {node.generation for node in local.nodes() if node.role != "router"} == {"0b"}
     assert any("drains" in line for line in lines)
+    again = await local.roll_out(lines.append)
+    assert (again.restarted, len(again.kept)) == ([], 3)
+    parameters.texts["router"] += "--pin-share\n0.4\n"
+    assert (await local.roll_out(lines.append)).restarted == ["local-router"]
 
 
 async def test_drained_node_is_told_to_the_router(local: LocalFleet) -> None:
@@ -159,3 +191,13 @@ async def test_rollout_ends_with_its_caller_in_a_restart(
     await local.supervisor.stop()
     with pytest.raises(ProcessLookupError):
         os.kill(guard, 0)
+
+
+async def test_a_restart_that_does_not_end_is_told(
+    local: LocalFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In four parts, and not as a cancelled future."""
+    monkeypatch.setattr(fleet, "_RESTART_S", 0.3)
+    with pytest.raises(StartFailed, match="not restarted in time") as failure:
+        await asyncio.to_thread(local._on_loop, asyncio.sleep(60))
+    assert "logs" in failure.value.fix
