@@ -33,6 +33,9 @@ ROUTER_SWAPPED: Mapping[str, str] = {
 }
 """Option of `turnback router` -> why it cannot stay."""
 
+BLOCK_SIZE_TOKENS = 32
+"""Of both engines and of the router, which counts in their blocks."""
+
 
 @dataclass(frozen=True)
 class Here:
@@ -43,7 +46,7 @@ class Here:
     port: int
     side_channel_port: int
     cpu: CpuSpec
-    block_size_tokens: int = 32
+    block_size_tokens: int = BLOCK_SIZE_TOKENS
 
 
 def local_spec(deployed: NodeSpec, here: Here) -> NodeSpec:
@@ -78,7 +81,7 @@ def local_arguments(deployed: Sequence[str], nodes_file: Path, host: str, port: 
         **{name: value for name, value in options.items() if name != "--deployment"},
         "--host": host,
         "--port": str(port),
-        "--block-size-tokens": "32",
+        "--block-size-tokens": str(BLOCK_SIZE_TOKENS),
     }
     check_swapped(options, local, ROUTER_SWAPPED)
     return [word for pair in local.items() for word in pair]

@@ -52,6 +52,8 @@ def test_router_runs_with_its_deployed_arguments() -> None:
     deployed = pairs(ARGUMENTS)
     names = {*local, *deployed}
     assert {name for name in names if local.get(name) != deployed.get(name)} == {*ROUTER_SWAPPED}
+    engine = local_spec(DEPLOYED, HERE).kv.block_size_tokens
+    assert local["--block-size-tokens"] == str(engine)
     assert local["--api-keys-secret"] == "arn:aws:secretsmanager:keys"
     assert local["--decoder-kv-blocks-ttl-s"] == str(DEPLOYED.kv.decoder_kv_blocks_ttl_s)
 
