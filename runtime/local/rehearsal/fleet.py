@@ -84,8 +84,11 @@ class LocalFleet:
     def _status(self, role: NodeRole) -> Path:
         return self.out / "status" / f"{role}.json"
 
-    def service(self, role: NodeRole) -> Service:
-        """A role's process, from its parameter; its status is written as boot writes it."""
+    def prepare_start(self, role: NodeRole) -> Service:
+        """Count a start, write its status as boot does, and return the process to start.
+
+        Blocks: the parameter is read now.
+        """
         self.starts[role] += 1
         place = self.places[role]
         if role == "router":
@@ -136,8 +139,9 @@ class LocalFleet:
     async def start(self) -> None:
         """Start both engines, then the router."""
         self.write_nodes()
-        await self.supervisor.start([self.service(role) for role in ENGINE_ROLES])
-        await self.supervisor.start([self.service("router")])
+        engines = [await asyncio.to_thread(self.prepare_start, role) for role in ENGINE_ROLES]
+        await self.supervisor.start(engines)
+        await self.supervisor.start([await asyncio.to_thread(self.prepare_start, "router")])
 
     def command_line(self, role: NodeRole) -> list[str]:
         """Arguments of the process that runs now, as the kernel tells them."""
@@ -222,7 +226,7 @@ class LocalFleet:
 
     async def _restart(self, role: NodeRole) -> None:
         await self.supervisor.end(role)
-        await self.supervisor.start([self.service(role)])
+        await self.supervisor.start([await asyncio.to_thread(self.prepare_start, role)])
 
     def _on_loop(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it where the supervisor lives, and wait for it here."""

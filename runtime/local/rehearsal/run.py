@@ -12,6 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 
 from runtime.aws.rollout.fleet import NodeRole
+from runtime.bench.run import BenchPlan
 from runtime.errors import StartFailed
 from runtime.launch.supervisor import Supervisor
 from runtime.local.checks import engine_versions, free_ports
@@ -81,7 +82,7 @@ class _Rehearsal:
         """All steps; each needs the ones before."""
         before = await self._bootstrap()
         stacks = await self._deploy()
-        fleet = self._fleet()
+        fleet = await self._fleet()
         await self._start(fleet)
         await self._serve(fleet, "deployed")
         await self._change_ttl(stacks)
@@ -117,17 +118,9 @@ class _Rehearsal:
             found.append(f"left out by the emulator: {', '.join(sorted(checks.SKIPPED))}")
         return stacks
 
-    def _fleet(self) -> LocalFleet:
+    async def _fleet(self) -> LocalFleet:
         """Each node reads the parameter that its launch template's user data names."""
-        free = iter(self.ports)
-        places: dict[NodeRole, Place] = {}
-        for role in deployed.ROLES:
-            variables = deployed.boot_variables(deployed.launch_template(NAME, role))
-            pairing = deployed.group_tags(NAME, role).get("turnback:generation", "")
-            side_channel_port = 0 if role == "router" else next(free)
-            places[role] = Place(
-                role, variables["TURNBACK_PARAMETER"], pairing, next(free), side_channel_port
-            )
+        places = await asyncio.to_thread(self._places)
         return LocalFleet(
             NAME,
             places,
@@ -138,31 +131,46 @@ class _Rehearsal:
             asyncio.get_running_loop(),
         )
 
+    def _places(self) -> dict[NodeRole, Place]:
+        free = iter(self.ports)
+        places: dict[NodeRole, Place] = {}
+        for role in deployed.ROLES:
+            variables = deployed.boot_variables(deployed.launch_template(NAME, role))
+            pairing = deployed.group_tags(NAME, role).get("turnback:generation", "")
+            side_channel_port = 0 if role == "router" else next(free)
+            places[role] = Place(
+                role, variables["TURNBACK_PARAMETER"], pairing, next(free), side_channel_port
+            )
+        return places
+
     async def _start(self, fleet: LocalFleet) -> None:
         with self._step("engines and router from what was deployed"):
             await fleet.start()
-            decode = deployed.node_spec(fleet.places["decode"].parameter)
+            parameter = fleet.places["decode"].parameter
+            decode = await asyncio.to_thread(deployed.node_spec, parameter)
             fleet.check_ttl(decode.kv.decoder_kv_blocks_ttl_s)
 
     async def _serve(self, fleet: LocalFleet, run_id: str) -> None:
-        outputs = {key: each for s in deployed.read_stacks(NAME) for key, each in s.outputs.items()}
-        key = bench.first_key(deployed.secret(outputs["ApiKeysSecret"]))
-        spec = deployed.node_spec(fleet.places["decode"].parameter)
-        plan = bench.plan(
-            fleet.places["router"].url, spec.serving.served_model_name, self.model, run_id, key
-        )
+        plan = await asyncio.to_thread(self._plan, fleet, run_id)
         with self._step("benchmark through the router") as found:
             turns = self.out / f"turns-{run_id}.jsonl"
             found.append(await self.supervisor.run(bench.run_and_judge(plan, turns)))
 
+    def _plan(self, fleet: LocalFleet, run_id: str) -> BenchPlan:
+        outputs = {key: each for s in deployed.read_stacks(NAME) for key, each in s.outputs.items()}
+        key = bench.first_key(deployed.secret(outputs["ApiKeysSecret"]))
+        spec = deployed.node_spec(fleet.places["decode"].parameter)
+        return bench.plan(
+            fleet.places["router"].url, spec.serving.served_model_name, self.model, run_id, key
+        )
+
     async def _change_ttl(self, stacks: Sequence[Stack]) -> None:
-        was = deployed.identities(NAME)
+        was = await asyncio.to_thread(deployed.identities, NAME)
         with self._step(f"cdk deploy with {TTL}={NEW_TTL_S}") as found:
             await self.cdk.deploy("deploy-ttl", {TTL: str(NEW_TTL_S)})
             after = await asyncio.to_thread(inspection.checked_stacks, NAME)
-            changed = inspection.check_only_parameters_changed(
-                stacks, after, was, deployed.identities(NAME)
-            )
+            now = await asyncio.to_thread(deployed.identities, NAME)
+            changed = inspection.check_only_parameters_changed(stacks, after, was, now)
             found.append(f"{changed} parameters changed, nothing replaced")
 
     async def _roll_out(self, fleet: LocalFleet) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -75,7 +76,12 @@ class Parameters:
 def parameters(monkeypatch: pytest.MonkeyPatch) -> Parameters:
     """Two specs and the router's arguments, in the place of an account."""
     made = Parameters()
-    monkeypatch.setattr(deployed, "parameter", lambda name: made.texts[name])
+
+    def read(name: str) -> str:
+        assert threading.current_thread() is not threading.main_thread(), "blocks the loop"
+        return made.texts[name]
+
+    monkeypatch.setattr(deployed, "parameter", read)
     monkeypatch.setattr(fleet, "client", lambda _: made)
     return made
 
