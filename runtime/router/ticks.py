@@ -55,4 +55,3 @@ class Ticks:
         """No tick comes any more."""
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
-        self._waiting.clear()

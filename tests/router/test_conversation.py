@@ -169,3 +169,10 @@ def test_items_of_one_answer_are_one_message() -> None:
     ]
     joined = Message("assistant", "ab", ("call", "x"))
     assert merged(items) == [USER, joined, USER, USER, Message("assistant", "c")]
+
+
+def test_parts_are_not_text() -> None:
+    """A text that reads like a tool call is another message than the call."""
+    whole = Message("assistant", 'a["x"]').digest(b"")
+    assert whole != Message("assistant", "a", ("x",)).digest(b"")
+    assert whole != Message("assistant", 'a["x"]', ("x",)).digest(b"")

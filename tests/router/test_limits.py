@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.router.fleet import (
     MODEL,
     Fleet,
     listening,
+    router_spec,
     running_fleet,
     until,
     url_of,
@@ -326,3 +328,38 @@ async def test_connection_stays_after_a_stream_unless_the_client_says_so(
             if more:
                 assert await reader.read() == b""
         writer.close()
+
+
+class StuckTransport:
+    """A client that reads nothing."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_aborted = False
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+async def test_client_that_does_not_read_is_cut_off() -> None:
+    """What waits for it is bounded in time; then its connection ends at once."""
+    transport, is_read = StuckTransport(), asyncio.Event()
+    writer = SimpleNamespace(drain=is_read.wait)
+    request: Any = SimpleNamespace(transport=transport, writer=writer)
+    nodes = {"prefill_urls": ("http://h:1",), "decode_urls": ("http://h:2",)}
+    mine = edge.Edge(router_spec(client_timeout_s=0.05, **nodes), lambda: 0.0)
+    with pytest.raises(ConnectionResetError, match="does not read"):
+        await mine._write(request, b"x")
+    assert transport.is_aborted
+    is_read.set()
+    await mine._write(request, b"y")
+    assert transport.written == b"xy"

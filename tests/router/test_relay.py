@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from runtime.router.apis.chat import CHAT
-from runtime.router.connection import Broken
+from runtime.router.connection import Broken, Sink
 from runtime.router.conversation import Message
 from runtime.router.relay import Keep, Relay, whole_answer
 
@@ -29,6 +29,10 @@ class FakeReply:
         self.limits_s: list[float] = []
         self.held_s: list[float] = []
         self.is_closed = False
+        self.sinks: list[Sink] = []
+
+    def push_to(self, sink: Sink) -> None:
+        self.sinks.append(sink)
 
     async def chunk(self) -> bytes:
         if not self._chunks:
@@ -248,3 +252,19 @@ def test_whole_reply_of_another_shape_has_no_answer(error: type[Exception]) -> N
     assert whole_answer({"choices": [{"message": {"content": "a"}}]}, CHAT.answer_of) == Message(
         "assistant", "a"
     )
+
+
+async def test_nulls_of_each_event_do_not_keep_it_from_being_pushed() -> None:
+    """vLLM 0.33 names the field in every event: they go past the task like others."""
+    reply, written = FakeReply(frame("a")), [b""]
+
+    def write(data: bytes) -> bool:
+        written.append(data)
+        return True
+
+    relay(reply).push_to(write, lambda: 0.0)
+    (push,) = reply.sinks
+    assert push(b'data: {"choices":[],"kv_transfer_params":null}\n\n')
+    assert b"".join(written) == b'data: {"choices":[]}\n\n'
+    assert not push(frame("b", kv_transfer_params={"x": 1}))
+    assert b"".join(written) == b'data: {"choices":[]}\n\n'

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runtime.router.ticks import Ticks
+from tests.router.peer import connected, echo
 
 AFTER_S = 0.002
 
@@ -82,3 +83,28 @@ async def test_no_descriptor_is_left_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("ctypes.CDLL", lambda *_args, **_options: Libc())
     with pytest.raises(OSError, match="timerfd_create"):
         Ticks(AFTER_S)
+
+
+async def test_who_asks_again_and_again_holds_up_nobody() -> None:
+    """A tick is due from the first call on, not from the last."""
+    ticks = Ticks(5 * AFTER_S)
+    told: list[str] = []
+    ticks.call(lambda: told.append("first"))
+    for _ in range(20):
+        await asyncio.sleep(AFTER_S)
+        if told:
+            break
+        ticks.call(lambda: None)
+    ticks.close()
+    assert told == ["first"]
+
+
+async def test_client_gives_its_timer_back() -> None:
+    """Not one file of a closed client stays open."""
+    counts = []
+    for _ in range(3):  # the loop's own files come with the first
+        async with connected(echo) as (ask, _):
+            assert await ask.whole(b"x") == b"x"
+        await asyncio.sleep(10 * AFTER_S)
+        counts.append(open_files())
+    assert counts[1] == counts[2]

@@ -20,6 +20,7 @@ from runtime.engine_api import (
 )
 from runtime.router.answer import Answer
 from runtime.router.engines import Reply
+from runtime.router.store import MemoryStore
 from tests.router.fleet import (
     LONG_TEXT,
     MODEL,
@@ -273,3 +274,20 @@ def test_engine_error_shows_nothing_internal() -> None:
     assert broken.status == 500
     assert json.loads(broken.body)["error"]["what"] == "the engine did not serve the request"
     assert b"kv_transfer_params" not in broken.body
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_handle_of_another_router_is_looked_at(model: Path, is_shared: bool) -> None:
+    """A shared store holds what others have written: a handle no engine may see is dropped."""
+    async with running_fleet(model) as fleet:
+        await fleet.turn()
+        store = fleet.turns.store
+        assert isinstance(store, MemoryStore)
+        (stored,) = store.handles
+        spoiled = dataclasses.replace(stored, handle={**stored.handle, "remote_port": 70_000})
+        store._handles[stored.key] = spoiled
+        store.never_waits = not is_shared
+        reply = await fleet.turn()
+        seen = legs_of(fleet.prefills)[-1].body[KV_PARAMS]
+        assert (reply.path == "cold") is is_shared
+        assert ("remote_port" in seen) is not is_shared
