@@ -97,8 +97,15 @@ class _Rehearsal:
         found: list[str] = []
         if not self.console.is_terminal:
             self._say(f"{what} ...")
-        with self.console.status(what):
-            yield found
+        try:
+            with self.console.status(what):
+                yield found
+        except asyncio.CancelledError:
+            self._say(
+                f"interrupted in: {what}. The emulated account has ended, nothing of it is left "
+                f"to destroy; logs: {self.out / 'logs'}; run it again when you like"
+            )
+            raise
         told = f": {'; '.join(found)}" if found else ""
         self._say(f"{what}{told} ({time.perf_counter() - began:.0f} s)")
 

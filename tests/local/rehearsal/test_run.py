@@ -44,6 +44,8 @@ def test_interrupted_rehearsal_leaves_no_process(signum: signal.Signals, tmp_pat
             process.kill()
     assert process.returncode == EXIT_INTERRUPTED
     assert "every process that was started has been ended" in told
+    assert "interrupted in: cdk bootstrap" in told
+    assert str(out / "rehearsal" / "logs") in told
     assert running(str(tmp_path)) == []
 
 
