@@ -184,16 +184,18 @@ async def test_rollout_ends_with_its_caller_in_a_restart(
     os.kill(guard, signal.SIGSTOP)
     lines: list[str] = []
     task = asyncio.create_task(local.roll_out(lines.append))
-    async with asyncio.timeout(10):
-        while not any(": restarts" in line for line in lines):
-            await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        while not any("stays drained" in line for line in lines):
-            await asyncio.sleep(0.05)
-    assert local.supervisor.pids()["router"] == guard
-    os.kill(guard, signal.SIGCONT)
+    try:
+        async with asyncio.timeout(10):
+            while not any(": restarts" in line for line in lines):
+                await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            while not any("stays drained" in line for line in lines):
+                await asyncio.sleep(0.05)
+        assert local.supervisor.pids()["router"] == guard
+    finally:
+        os.kill(guard, signal.SIGCONT)
     await local.supervisor.stop()
     with pytest.raises(ProcessLookupError):
         os.kill(guard, 0)
