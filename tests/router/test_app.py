@@ -57,7 +57,7 @@ async def test_health_is_ok_when_every_node_is(model: Path) -> None:
 async def test_health_tells_names_and_no_addresses(model: Path) -> None:
     """503 without a usable pair; every node is told by name and state."""
     async with running_fleet(model, prefills=0, dead_prefills=1, health_interval_s=0.05) as fleet:
-        await until(lambda: not fleet.turns.fleet.usable("prefill"))
+        await until(lambda: [node.state for node in fleet.turns.fleet.nodes] == ["down", "ok"])
         async with fleet.session.get(f"{fleet.url}/health") as reply:
             assert reply.status == 503
             text = await reply.text()

@@ -191,7 +191,7 @@ async def test_rollout_ends_with_its_caller_in_a_restart(
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            while not any("stays drained" in line for line in lines):
+            while not any("gets no new connections" in line for line in lines):
                 await asyncio.sleep(0.05)
         assert local.supervisor.pids()["router"] == guard
     finally:
