@@ -3,7 +3,9 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,6 +16,8 @@ from tests.router.fleet import LONG_TEXT, MODEL, Fleet, Message, TurnReply
 
 _ERROR_FIELDS = {"message", "type", "code"}
 _LEAVE_WITHIN_S = 0.02
+_HANGS_AFTER_S = 8.0
+"""Below the client's own limit, so that what everybody waits for can still be told."""
 _TOKENS = 4
 
 
@@ -82,14 +86,18 @@ class Player:
         body = {"model": MODEL, "messages": history, "max_tokens": _TOKENS, "stream": stream}
         sending = asyncio.create_task(self._fleet.post(body, key=key))
         leaves = self._rng.random() < 0.08
-        try:
-            async with asyncio.timeout(self._rng.random() * _LEAVE_WITHIN_S if leaves else 30):
-                reply = await sending
-        except TimeoutError:
+        limit_s = self._rng.random() * _LEAVE_WITHIN_S if leaves else _HANGS_AFTER_S
+        done, _ = await asyncio.wait({sending}, timeout=limit_s)
+        if not done:
             self._outcome.counts["left" if leaves else "hung"] += 1
             if not leaves:
-                self._outcome.problems.append("no reply within 30 s")
+                told = "\n".join([f"no reply within {limit_s:g} s; all tasks:", *all_tasks()])
+                self._outcome.problems.append(told)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
             return None
+        try:
+            reply = sending.result()
         except aiohttp.ClientError as error:
             self._outcome.counts["broken"] += 1
             self._outcome.problems.append(f"the connection broke: {error!r}")
@@ -123,3 +131,17 @@ class Player:
             error = None
         if not isinstance(error, dict) or not set(error) >= _ERROR_FIELDS:
             self._outcome.problems.append(f"an error in another shape: {raw[:200]!r}")
+
+
+def all_tasks() -> Iterator[str]:
+    """Where each task of this loop stands: file, line and function, outermost first."""
+    for task in asyncio.all_tasks():
+        places: list[str] = []
+        waits_for: Any = task.get_coro()
+        while waits_for is not None:
+            frame = getattr(waits_for, "cr_frame", None) or getattr(waits_for, "ag_frame", None)
+            if frame is not None:
+                place = frame.f_code
+                places.append(f"{Path(place.co_filename).name}:{frame.f_lineno} {place.co_name}")
+            waits_for = getattr(waits_for, "cr_await", None) or getattr(waits_for, "ag_await", None)
+        yield " > ".join(places)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import uvloop
 
 from runtime.contract.node import KvTransferSpec
 from runtime.engine_api import KV_PARAMS, NIXL_AFTER_EXPIRY
@@ -47,6 +48,7 @@ _SPEC: dict[str, Any] = {
     "canary_share": 0.0,
 }
 _STORE_FAULT_EVERY_S = 4.0
+_TOLD_PROBLEMS = 20
 
 
 @dataclass
@@ -81,7 +83,8 @@ class Verdict:
             "reads of freed blocks": int(self.reads_after_free),
             "replies that no client may get": len(self.outcome.problems),
         }
-        return [f"{count} {rule}" for rule, count in rules.items() if count]
+        told = [f"{count} {rule}" for rule, count in rules.items() if count]
+        return told + self.outcome.problems[:_TOLD_PROBLEMS]
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,7 @@ def _told(verdict: Verdict, took_s: float) -> dict[str, Any]:
         "left_on_decode": verdict.left_on_decode,
         "left_at_the_end": verdict.left_at_the_end,
         "reads_after_free": verdict.reads_after_free,
-        "problems": verdict.outcome.problems[:20],
+        "problems": verdict.outcome.problems[:_TOLD_PROBLEMS],
         "broken_rules": verdict.broken_rules,
     }
 
@@ -284,7 +287,8 @@ def main() -> int:
                 last = turns
                 print(f"{kind}: {turns} of {asked.turns} turns", flush=True)  # noqa: T201
 
-        verdict = asyncio.run(_played(kind, asked.turns, asked.seed, progress))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the router's
+            verdict = runner.run(_played(kind, asked.turns, asked.seed, progress))
         told = _told(verdict, time.perf_counter() - began_s)
         (out / f"{kind}.json").write_bytes(orjson.dumps(told, option=orjson.OPT_INDENT_2))
         print(orjson.dumps({kind: told}, option=orjson.OPT_INDENT_2).decode())  # noqa: T201

@@ -1,13 +1,16 @@
 """Short soaks; the long ones are `make soak`."""
 
+import asyncio
 import logging
+import re
 from typing import Any
 
 import pytest
 
 from runtime.router.release import Releases
 from runtime.router.store import MemoryStore
-from tests.soak import run
+from tests.router.fleet import Fleet
+from tests.soak import play, run
 from tests.soak.run import shared_store, soak
 
 TURNS = 800
@@ -56,6 +59,20 @@ async def test_failing_store_breaks_no_rule(monkeypatch: pytest.MonkeyPatch) -> 
     assert verdict.broken_rules == []
     assert verdict.outcome.paths["warm"] > 5
     assert sum(verdict.faults[kind] for kind in ("stopped", "killed", "failed_over")) >= 1
+
+
+async def test_soak_tells_where_a_turn_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn without a reply is found out before the client gives up, with what it waits for."""
+
+    async def never_answered(*_args: Any, **_more: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(play, "_HANGS_AFTER_S", 0.05)
+    monkeypatch.setattr(Fleet, "post", never_answered)
+    verdict = await soak(run.PLAYERS, 18, None, nothing, is_calm=True)
+    count, told, *_ = verdict.broken_rules
+    assert count.endswith("replies that no client may get")
+    assert re.search(r"test_soak\.py:\d+ never_answered > locks\.py:\d+ wait", told)
 
 
 async def test_soak_sees_a_handle_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
