@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import orjson
-from aiohttp import web
 
 from runtime.contract.http import (
     DEBUG_HEADER,
@@ -21,10 +20,12 @@ from runtime.contract.http import (
     TIMING_HEADER,
 )
 from runtime.contract.node import RouterSpec
+from runtime.router.answer import ClientLeft
 from runtime.router.apis import APIS, Api
 from runtime.router.auth import Gate
 from runtime.router.discovery import Listing, follow, read_nodes_file
 from runtime.router.edge import Edge
+from runtime.router.exchange import Request, Response, Sent
 from runtime.router.failure import JSON_TYPE, RequestFailed, bad_request, error_body
 from runtime.router.gauges import gauges
 from runtime.router.health import HealthChecks
@@ -53,7 +54,7 @@ stream: below the time between two tokens, and each read and write carries more 
 
 logger = logging.getLogger("turnback.router")
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Handler = Callable[[Request], Awaitable[Response | Sent]]
 
 
 class Router:
@@ -160,7 +161,7 @@ class Router:
 
     # Requests
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: Request) -> Response | Sent:
         """Answer any request; nothing it does wrong reaches another one."""
         given = request.headers.get(REQUEST_ID_HEADER, "")
         request_id = given if _SAFE_ID.fullmatch(given) else fresh_id()
@@ -168,19 +169,11 @@ class Router:
         began_s = time.perf_counter()
         try:
             response = await self._dispatch(request, request_id)
-            if not response.prepared:
+            if isinstance(response, Response):
                 response.headers.setdefault(REQUEST_ID_HEADER, request_id)
             return response
         except RequestFailed as failure:
             refused = failure
-        except web.HTTPRequestEntityTooLarge:
-            refused = self._too_large(request)
-        except web.RequestPayloadError as error:
-            refused = bad_request(
-                "the request body cannot be decoded",
-                got=f"Content-Encoding {request.headers.get('Content-Encoding')}: {error}",
-                allowed="a body in the encoding that its header names",
-            )
         except ConnectionResetError:
             raise
         except Exception:
@@ -189,8 +182,8 @@ class Router:
         return self._refusal(request, refused, request_id, began_s)
 
     def _refusal(
-        self, request: web.BaseRequest, refused: RequestFailed, request_id: str, began_s: float
-    ) -> web.Response:
+        self, request: Request, refused: RequestFailed, request_id: str, began_s: float
+    ) -> Response:
         self.turns.metrics.refused(refused.status)
         headers = {"Content-Type": JSON_TYPE, REQUEST_ID_HEADER: request_id}
         if refused.retry_after_s is not None:
@@ -203,22 +196,9 @@ class Router:
         if refused.status == 405:
             mine = {method for method, path in self._routes if path == request.path}
             headers["Allow"] = ", ".join(sorted(mine or {"POST"}))
-        response = web.Response(status=refused.status, body=error_body(refused), headers=headers)
-        if request.content.exception() is not None or not request.content.is_eof():
-            response.force_close()  # what is left of the body is not read
-        return response
+        return Response(refused.status, error_body(refused), headers)
 
-    def _too_large(self, request: web.BaseRequest) -> RequestFailed:
-        limit_bytes = self.spec.max_body_bytes
-        return RequestFailed(
-            "the request body is too large",
-            status=413,
-            got=f"{request.content_length or f'more than {limit_bytes}'} bytes",
-            allowed=f"at most {limit_bytes} bytes",
-            fix="shorten the conversation",
-        )
-
-    async def _dispatch(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
+    async def _dispatch(self, request: Request, request_id: str) -> Response | Sent:
         api = APIS.get(request.path)
         if api is not None and request.method == "POST":
             return await self._turn(request, api, request_id)
@@ -232,7 +212,7 @@ class Router:
                 self._gate.caller(request.headers).tenant,
                 request.headers.get("Authorization"),
             )
-        ended = _END_PATH.fullmatch(request.rel_url.raw_path)
+        ended = _END_PATH.fullmatch(request.raw_path)
         if ended is not None and request.method == "POST":
             return await self._end(request, unquote(ended[1]))
         paths = {path for _, path in self._routes} | set(APIS)
@@ -246,9 +226,7 @@ class Router:
             fix="correct the method or the path",
         )
 
-    async def _turn(
-        self, request: web.BaseRequest, api: Api, request_id: str
-    ) -> web.StreamResponse:
+    async def _turn(self, request: Request, api: Api, request_id: str) -> Response | Sent:
         caller = self._gate.caller(request.headers)
         raw = await self._edge.read(request)
         if self.is_draining:
@@ -256,23 +234,26 @@ class Router:
         turn = turn_of(api, parse_request(api, raw), len(raw), request, caller)
         is_debug = request.headers.get(DEBUG_HEADER) == "1"
         headers = {REQUEST_ID_HEADER: request_id}
+        request.on_left = partial(self.turns.left, turn)
         try:
-            serving = asyncio.create_task(self.turns.answer(turn))
-            answer = await asyncio.shield(serving)
-        except asyncio.CancelledError:
-            self.turns.left(turn, serving)
-            raise
+            answer = await self.turns.answer(turn)
+        except ClientLeft as left:
+            raise ConnectionResetError("the client has left") from left
         except RequestFailed as failure:
             response = self._refusal(request, failure, request_id, turn.began_s)
             response.headers.update(turn_headers(turn, is_debug=is_debug))
             return response
-        outcome = "failed"
+        finally:
+            request.on_left = None
+        outcome = "left" if turn.is_left else "failed"
         try:
+            if turn.is_left:
+                raise ConnectionResetError("the client has left")
             headers |= {"Content-Type": answer.content_type, **answer.headers}
             headers |= turn_headers(turn, is_debug=is_debug)
             if answer.stream is None:
                 outcome = "done" if answer.status < 400 else "failed"
-                return web.Response(status=answer.status, body=answer.body, headers=headers)
+                return Response(answer.status, answer.body, headers)
             debugged = turn if is_debug else None
             response_ = await self._edge.send(request, answer.stream, headers, debugged)
             outcome = "failed" if answer.stream.is_broken else "done"
@@ -291,25 +272,25 @@ class Router:
         running = self.turns.admission.running
         return 0.0 if running < _FEW else min(_LONGEST_PAUSE_S, running * _PAUSE_S)
 
-    async def _end(self, request: web.BaseRequest, conversation: str) -> web.Response:
+    async def _end(self, request: Request, conversation: str) -> Response:
         caller = self._gate.caller(request.headers)
         released = await self.turns.handles.end(
             caller.tenant, conversation, request.headers.get("Authorization")
         )
-        return web.json_response({"released": released})
+        return Response.of_json({"released": released})
 
-    async def _models(self, request: web.BaseRequest) -> web.Response:
+    async def _models(self, request: Request) -> Response:
         self._gate.caller(request.headers)
         return await self.passing.models(request.headers.get("Authorization"))
 
-    async def _metrics(self, _request: web.BaseRequest) -> web.Response:
+    async def _metrics(self, _request: Request) -> Response:
         body = self.turns.metrics.page()
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+        return Response(200, body, {"Content-Type": CONTENT_TYPE})
 
-    async def _live(self, _request: web.BaseRequest) -> web.Response:
-        return web.json_response({"status": "live"})
+    async def _live(self, _request: Request) -> Response:
+        return Response.of_json({"status": "live"})
 
-    async def _ready(self, _request: web.BaseRequest) -> web.Response:
+    async def _ready(self, _request: Request) -> Response:
         fleet = self.turns.fleet
         is_ready = not self.is_draining and fleet.generation() is not None
         told = [
@@ -317,23 +298,23 @@ class Router:
             for node in fleet.nodes
         ]
         status = "draining" if self.is_draining else "ready" if is_ready else "no_pair"
-        return web.json_response(
+        return Response.of_json(
             {"status": status, "store_up": self.turns.store.is_up, "nodes": told},
             status=200 if is_ready else 503,
         )
 
-    async def _reuse(self, request: web.BaseRequest) -> web.Response:
+    async def _reuse(self, request: Request) -> Response:
         self._gate.admin(request.headers)
-        return web.json_response(self._reuse_state())
+        return Response.of_json(self._reuse_state())
 
     def _reuse_state(self) -> dict[str, Any]:
         reason = self.turns.switch.off_reason
         return {"reuse": "on" if reason is None else "off", "reason": reason}
 
-    async def _switch(self, request: web.BaseRequest) -> web.Response:
+    async def _switch(self, request: Request) -> Response:
         self._gate.admin(request.headers)
         try:
-            wanted = orjson.loads(await request.read())
+            wanted = orjson.loads(await self._edge.read(request))
             reuse, reason = wanted["reuse"], wanted.get("reason", "switched off")
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             reuse, reason = None, ""
@@ -346,7 +327,7 @@ class Router:
             )
         off_reason = None if reuse == "on" else reason[:200] or "switched off"
         is_told = await self.turns.switch.switch(off_reason)
-        return web.json_response({**self._reuse_state(), "all_routers": is_told})
+        return Response.of_json({**self._reuse_state(), "all_routers": is_told})
 
 
 async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:

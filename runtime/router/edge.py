@@ -2,18 +2,17 @@
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Mapping
-from email.utils import formatdate
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import partial
 
 import orjson
-from aiohttp import HttpVersion, HttpVersion11, web
 
 from runtime.contract.http import DECODE_RECEIPT_HEADER
 from runtime.contract.node import RouterSpec
 from runtime.router.answer import Turn
+from runtime.router.exchange import Request, Sent, too_large
 from runtime.router.failure import RequestFailed, too_busy
+from runtime.router.inbound import head_of
 from runtime.router.relay import Relay
 
 _MOST_BYTES = 1 << 30
@@ -22,34 +21,6 @@ _MOST_BYTES = 1 << 30
 _LAST_CHUNK = b"0\r\n\r\n"
 
 logger = logging.getLogger("turnback.router")
-
-
-class _Sent(web.StreamResponse):
-    """A reply that has been written already; aiohttp's own writer costs several times ours.
-
-    Args:
-        stays: the connection may carry another request.
-    """
-
-    def __init__(self, *, stays: bool) -> None:
-        super().__init__()
-        self._stays = stays
-
-    @property
-    def prepared(self) -> bool:
-        """It is."""
-        return True
-
-    @property
-    def keep_alive(self) -> bool:
-        """Whether another request may follow."""
-        return self._stays
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """Nothing is left to do."""
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing is left to do."""
 
 
 class Edge:
@@ -64,33 +35,32 @@ class Edge:
         self._spec, self._pause_s = spec, pause_s
         self._reading_bytes = 0
 
-    async def read(self, request: web.BaseRequest) -> bytes:
+    async def read(self, request: Request) -> bytes:
         """A request's body.
 
         Raises:
-            RequestFailed: 408 or 429; it does not come, or too much comes at once.
+            RequestFailed: 400, 408, 413 or 429; it cannot be read, does not come, or is too
+                large, or too much comes at once.
+            ConnectionResetError: the client has left.
         """
-        length = request.content_length
-        if length is not None and length > self._spec.max_body_bytes:
-            raise web.HTTPRequestEntityTooLarge(self._spec.max_body_bytes, length)
-        if length is not None and request.content.is_eof():  # most have come by now
-            body = request.content.read_nowait()
-            if len(body) > self._spec.max_body_bytes:  # it was compressed
-                raise web.HTTPRequestEntityTooLarge(self._spec.max_body_bytes, len(body))
-            return body
-        size_bytes = self._spec.max_body_bytes if length is None else length
-        if self._reading_bytes + size_bytes > max(_MOST_BYTES, self._spec.max_body_bytes):
+        limit_bytes, length = self._spec.max_body_bytes, request.content_length
+        if length is not None and length > limit_bytes:
+            raise too_large(f"{length} bytes", limit_bytes)
+        if request.is_complete:  # most have come by now
+            return request.body(limit_bytes)
+        size_bytes = limit_bytes if length is None else length
+        if self._reading_bytes + size_bytes > max(_MOST_BYTES, limit_bytes):
             raise too_busy(
                 "too many large requests at once",
                 got=f"{self._reading_bytes + size_bytes} bytes",
                 allowed=f"{_MOST_BYTES} bytes of all requests that are being read",
             )
-        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
+        if request.headers.get("Expect", "").lower() == "100-continue":
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._reading_bytes += size_bytes
         try:
             async with asyncio.timeout(self._spec.client_timeout_s):
-                return await request.read()
+                return await request.read(limit_bytes)
         except TimeoutError:
             raise RequestFailed(
                 "the request body did not come",
@@ -104,11 +74,11 @@ class Edge:
 
     async def send(
         self,
-        request: web.BaseRequest,
+        request: Request,
         stream: Relay,
         headers: dict[str, str],
         debugged: Turn | None,
-    ) -> web.StreamResponse:
+    ) -> Sent:
         """Write a stream to its client.
 
         Args:
@@ -120,10 +90,12 @@ class Edge:
         Raises:
             ConnectionResetError: the client has left, or does not read.
         """
-        is_chunked = request.version >= HttpVersion11
+        is_chunked = request.is_http_11
         stays = is_chunked and request.keep_alive  # else its end is the connection's
         frame = _chunk if is_chunked else bytes
-        unsent = _head(request.version, headers, is_chunked=is_chunked, stays=stays)
+        if is_chunked:
+            headers = headers | {"Transfer-Encoding": "chunked"}
+        unsent = head_of(200, headers, is_http_11=is_chunked, stays=stays)
         try:
             last, is_first = b"", True
             async for data in stream.pieces(self._pause_s):
@@ -143,60 +115,38 @@ class Edge:
         except Exception as error:
             # A second reply cannot follow what has been written: the connection ends here.
             logger.exception("a stream failed for a reason the router does not know")
-            if request.transport is not None:
-                request.transport.abort()
+            request.transport.abort()
             raise ConnectionResetError("the stream was ended") from error
-        return _Sent(stays=stays)
+        return Sent(stays)
 
-    async def _write(self, request: web.BaseRequest, data: bytes) -> None:
+    async def _write(self, request: Request, data: bytes) -> None:
         """Write, and wait while much is unread.
 
         Raises:
             ConnectionResetError: the client has left, or does not read.
         """
         transport = request.transport
-        if transport is None or transport.is_closing():
+        if transport.is_closing():
             raise ConnectionResetError("the client has left")
         transport.write(data)
         if not transport.get_write_buffer_size():
             return
         try:
             async with asyncio.timeout(self._spec.client_timeout_s):
-                await request.writer.drain()
+                await request.client.drain()
         except TimeoutError:
             transport.abort()
             raise ConnectionResetError("the client does not read") from None
-
-
-def _head(
-    version: HttpVersion, headers: Mapping[str, str], *, is_chunked: bool, stays: bool
-) -> bytes:
-    """Status line and headers of a stream."""
-    lines = [f"HTTP/{version.major}.{version.minor} 200 OK", f"Date: {_date(int(time.time()))}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    if is_chunked:
-        lines.append("Transfer-Encoding: chunked")
-    if not stays:
-        lines.append("Connection: close")
-    text = "\r\n".join(lines)
-    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
-        raise ValueError("a header holds a line's end")
-    return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
-
-
-@lru_cache(maxsize=1)
-def _date(unix_s: int) -> str:
-    return formatdate(unix_s, usegmt=True)
 
 
 def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
-def _write_chunk(request: web.BaseRequest, data: bytes) -> bool:
+def _write_chunk(request: Request, data: bytes) -> bool:
     """Write a chunk of a reply past its response; not while the client reads too slowly."""
     transport = request.transport
-    if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+    if transport.is_closing() or transport.get_write_buffer_size():
         return False
     if data:
         transport.write(_chunk(data))

@@ -1,10 +1,9 @@
 """Requests that a decode node answers as they are: models, stored responses."""
 
-from aiohttp import web
-
 from runtime.router.answer import Answer
 from runtime.router.connection import Broken
 from runtime.router.engines import Reply
+from runtime.router.exchange import Response
 from runtime.router.failure import RequestFailed, engine_failed, no_node
 from runtime.router.nodes import Node
 from runtime.router.sse import clean_json
@@ -26,7 +25,7 @@ class Passing:
     def __init__(self, client: EngineClient, turns: Turns, authorization: str | None) -> None:
         self._client, self._turns, self._authorization = client, turns, authorization
 
-    async def models(self, authorization: str | None) -> web.Response:
+    async def models(self, authorization: str | None) -> Response:
         """The models of the first decode node that answers.
 
         Raises:
@@ -42,7 +41,7 @@ class Passing:
 
     async def response(
         self, method: str, path: str, response_id: str, tenant: str, authorization: str | None
-    ) -> web.Response:
+    ) -> Response:
         """A stored response, of the decode node that has it.
 
         Raises:
@@ -63,9 +62,7 @@ class Passing:
         except (NotConnected, Broken) as error:
             raise engine_failed("decode", node.name, str(error)) from error
 
-    async def _ask(
-        self, node: Node, method: str, path: str, authorization: str | None
-    ) -> web.Response:
+    async def _ask(self, node: Node, method: str, path: str, authorization: str | None) -> Response:
         key = self._authorization or authorization
         headers = {} if key is None else {"Authorization": key}
         reply = await self._client.send(
@@ -80,4 +77,4 @@ class Passing:
                 body, kind = clean_json(whole.body)[0], whole.content_type
             except ValueError as error:
                 raise engine_failed("decode", node.name, f"unreadable reply: {error}") from error
-        return web.Response(status=whole.status, body=body, headers={"Content-Type": kind})
+        return Response(whole.status, body, {"Content-Type": kind})

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
-from aiohttp import web
 
 from runtime.contract.http import (
     CONVERSATION_HEADER,
@@ -20,11 +19,12 @@ from runtime.router.answer import Turn
 from runtime.router.apis import Api
 from runtime.router.auth import Caller
 from runtime.router.conversation import MAX_ID_CHARACTERS
+from runtime.router.exchange import Request
 from runtime.router.failure import bad_request
 
 
 def turn_of(
-    api: Api, body: dict[str, Any], size_bytes: int, request: web.BaseRequest, caller: Caller
+    api: Api, body: dict[str, Any], size_bytes: int, request: Request, caller: Caller
 ) -> Turn:
     headers = request.headers
     is_on = headers.get(REUSE_HEADER, "").lower() != "off"
@@ -42,7 +42,7 @@ def turn_of(
     )
 
 
-def _conversation(request: web.BaseRequest, body: dict[str, Any]) -> str | None:
+def _conversation(request: Request, body: dict[str, Any]) -> str | None:
     """The client's id, from the first place that has one."""
     for name, value in _places(request.headers, body):
         if value in (None, ""):

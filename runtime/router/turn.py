@@ -109,7 +109,7 @@ class Turns:
         answer.on_close = on_close
         return answer
 
-    def left(self, turn: Turn, serving: asyncio.Task[Answer]) -> None:
+    def left(self, turn: Turn, serving: asyncio.Task[None]) -> None:
         """The client has left while its turn was being served.
 
         The engines may be about to finish: what they then keep for a reader is only known
@@ -118,13 +118,11 @@ class Turns:
         turn.is_left = True
         self._later(self._see_off(serving))
 
-    async def _see_off(self, serving: asyncio.Task[Answer]) -> None:
-        done, _ = await asyncio.wait({serving}, timeout=_LINGER_S)
-        if not done:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-        elif not serving.cancelled() and serving.exception() is None:
-            await self._drop(serving.result())
+    async def _see_off(self, serving: asyncio.Task[None]) -> None:
+        _, late = await asyncio.wait({serving}, timeout=_LINGER_S)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     def left_stream(self, answer: Answer) -> None:
         """The client has left in the middle of its answer; as for `left`."""

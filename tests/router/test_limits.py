@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 
 from runtime.router import edge, relay
+from runtime.router.inbound import head_of
 from tests.router.clients import BODIES
 from tests.router.fleet import (
     HI,
@@ -295,18 +296,14 @@ async def test_stream_that_outlives_the_drain_is_told_why(model: Path) -> None:
         assert "the router stops" in reply.events[-1]["error"]["got"]
 
 
-def test_stream_head_holds_no_more_lines_than_it_should() -> None:
+def test_head_holds_no_more_lines_than_it_should() -> None:
     """What an engine says of its answer cannot add a header, or begin another reply."""
-    head = edge._head(
-        HttpVersion11, {"Content-Type": "text/event-stream"}, is_chunked=True, stays=True
-    )
+    head = head_of(200, {"Content-Type": "text/event-stream"}, is_http_11=True, stays=True)
     assert head.startswith(b"HTTP/1.1 200 OK\r\nDate: ")
-    assert head.endswith(
-        b"\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
+    assert head.endswith(b"\r\nContent-Type: text/event-stream\r\n\r\n")
     for value in ("a\r\nX: y", "a\nX: y", "a\rX: y"):
         with pytest.raises(ValueError, match="line's end"):
-            edge._head(HttpVersion11, {"X-Any": value}, is_chunked=True, stays=True)
+            head_of(200, {"X-Any": value}, is_http_11=True, stays=True)
 
 
 @pytest.mark.parametrize("more", [(), (b"Connection: close",)], ids=["stays", "closes"])
@@ -353,8 +350,8 @@ class StuckTransport:
 async def test_client_that_does_not_read_is_cut_off() -> None:
     """What waits for it is bounded in time; then its connection ends at once."""
     transport, is_read = StuckTransport(), asyncio.Event()
-    writer = SimpleNamespace(drain=is_read.wait)
-    request: Any = SimpleNamespace(transport=transport, writer=writer)
+    client = SimpleNamespace(drain=is_read.wait)
+    request: Any = SimpleNamespace(transport=transport, client=client)
     nodes = {"prefill_urls": ("http://h:1",), "decode_urls": ("http://h:2",)}
     mine = edge.Edge(router_spec(client_timeout_s=0.05, **nodes), lambda: 0.0)
     with pytest.raises(ConnectionResetError, match="does not read"):

@@ -1,0 +1,379 @@
+"""HTTP/1.1 from clients: connections, each with one request at a time.
+
+A general server's cost per request is several times that of the parsing; this one keeps
+what a router needs.
+"""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+
+import httptools
+
+from runtime.router.exchange import Headers, Request, Response, Sent
+from runtime.router.failure import JSON_TYPE, RequestFailed, error_body
+
+_VERSIONS = ("1.0", "1.1")
+_MOST_HEADER_BYTES = 64 * 1024
+_MOST_UNREAD_BYTES = 256 * 1024
+"""Of a body that nobody waits for."""
+_MOST_REQUESTS = 4
+"""That a client may send before the first of them is answered."""
+_BACKLOG = 4096
+_LAST_S = 1.0
+"""For writing out what stands in buffers, and for reading what is not wanted."""
+_IDLE_S = 75.0
+"""How long a connection stays open for a next request."""
+_SWEEP_S = 0.25
+_LARGE_BYTES = 32 * 1024
+"""From here on, a body is not copied behind its head."""
+
+Handler = Callable[[Request], Awaitable[Response | Sent]]
+
+logger = logging.getLogger("turnback.router")
+
+
+class Unreadable(Exception):
+    """What came is no request."""
+
+
+class Inbound(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        server: whose it is.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: "Inbounds") -> None:
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[Request | RequestFailed] = deque()
+        self._coming: Request | None = None
+        self._served: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._is_deaf = self._is_paused = False
+        self._is_stopping = self._is_over = False
+        self.deadline_s = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._target, self._headers, self._head_bytes = b"", dict[str, str](), 0
+        self._is_head_read = False
+
+    # asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # TCP gives a full one
+        self.deadline_s = time.monotonic() + self._server.client_timeout_s
+        self._server.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        try:
+            self._parser.feed_data(data)
+            if not self._is_head_read:
+                self._count(len(data))
+        except httptools.HttpParserUpgrade:
+            self._is_stopping = True  # nothing else is spoken here
+        except (httptools.HttpParserError, Unreadable) as error:
+            self._refuse(str(error.__context__ or error))
+        if self._coming is not None:
+            self._coming.wake()
+        if self._task is None:
+            self._serve_next()
+        self._pause_if_full()
+
+    def eof_received(self) -> None:
+        """Who sends no more, reads no more."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self)
+        self._is_deaf = True
+        self._waiting.clear()
+        for request in (self._coming, self._served):
+            if request is not None:
+                request.is_lost = True
+                request.wake()
+        self.resume_writing()
+        if self._task is not None and self._served is not None:
+            if self._served.on_left is not None:
+                self._served.on_left(self._task)
+            else:
+                self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._drained = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+
+    # httptools' callbacks
+    def _count(self, size_bytes: int) -> None:
+        self._head_bytes += size_bytes
+        if self._head_bytes > _MOST_HEADER_BYTES:
+            raise Unreadable(f"more than {_MOST_HEADER_BYTES} bytes of headers")
+
+    def on_message_begin(self) -> None:
+        self._begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        if not self._is_head_read:  # what follows chunks tells nothing that is asked for
+            told = value.decode("utf-8", "surrogateescape")
+            self._headers.setdefault(name.decode("latin-1").lower(), told)
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        version = parser.get_http_version()
+        if version not in _VERSIONS:
+            raise Unreadable(f"HTTP/{version}")
+        self._coming = Request(
+            self,
+            method=parser.get_method().decode("latin-1"),
+            target=self._target.decode("utf-8", "surrogateescape"),
+            headers=Headers(self._headers),
+            is_http_11=version == "1.1",
+            keep_alive=parser.should_keep_alive(),
+        )
+        self._is_head_read, self._head_bytes = True, 0
+        self._waiting.append(self._coming)
+
+    def on_body(self, data: bytes) -> None:
+        if self._coming is not None:
+            self._coming.parts.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._coming is not None:
+            self._coming.is_complete = True
+            self._coming.wake()
+            self._coming = None
+
+    # Requests, one after another
+    def _refuse(self, problem: str) -> None:
+        """Nothing that comes from now on can be read."""
+        self._is_deaf = True
+        refused = RequestFailed(
+            "the request is not one the router can read",
+            status=400,
+            got=problem[:200],
+            allowed=f"HTTP/1.1 with headers of at most {_MOST_HEADER_BYTES} bytes",
+            fix="correct the request and send it again",
+        )
+        if self._coming is not None:
+            self._coming.problem = refused
+        else:
+            self._waiting.append(refused)
+
+    def _pause_if_full(self) -> None:
+        is_full = len(self._waiting) > _MOST_REQUESTS or (
+            self._coming is not None and self._coming.come_bytes > _MOST_UNREAD_BYTES
+        )
+        if is_full and not self._is_paused and not self.transport.is_closing():
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def wants_body(self) -> None:
+        """Somebody waits for the rest of a body, or for the next request."""
+        if self._is_paused and not self.transport.is_closing():
+            self._is_paused = False
+            self.transport.resume_reading()
+
+    def _serve_next(self) -> None:
+        if not self._waiting:
+            return
+        request = self._waiting.popleft()
+        if isinstance(request, RequestFailed):
+            self._write(_refusal(request), stays=False, is_head=False)
+            self._close()
+            return
+        self._served = request
+        self.deadline_s = float("inf")
+        self._task = asyncio.get_running_loop().create_task(self._serve(request))
+        self._server.tasks.add(self._task)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._server.tasks.discard(task)
+        self._task = self._served = None
+        if task.cancelled() or task.exception() is not None:
+            self.transport.abort()
+        elif not self._is_over:
+            self.deadline_s = time.monotonic() + _IDLE_S
+            self._serve_next()
+            self.wants_body()
+
+    @property
+    def _is_closing(self) -> bool:
+        return self.transport.is_closing()
+
+    async def _serve(self, request: Request) -> None:
+        try:
+            reply = await self._server.handle(request)
+        except ConnectionResetError:
+            self._close()
+            return
+        stays = request.keep_alive and request.is_complete
+        stays = stays and not self._is_stopping and not self._server.is_stopping
+        if isinstance(reply, Sent):
+            stays = stays and reply.stays
+        else:
+            self._write(reply, stays=stays, is_head=request.method == "HEAD", request=request)
+            if self._drained is not None:
+                self.deadline_s = time.monotonic() + self._server.client_timeout_s
+                await self.drain()
+        if not stays:
+            self._close()
+
+    def _write(
+        self, reply: Response, *, stays: bool, is_head: bool, request: Request | None = None
+    ) -> None:
+        if self._is_closing:
+            return
+        headers = reply.headers | {"Content-Length": str(len(reply.body))}
+        is_11 = request is None or request.is_http_11
+        head = head_of(reply.status, headers, is_http_11=is_11, stays=stays)
+        if is_head:
+            self.transport.write(head)
+        elif len(reply.body) < _LARGE_BYTES:
+            self.transport.write(head + reply.body)
+        else:
+            self.transport.writelines((head, reply.body))
+
+    async def drain(self) -> None:
+        """Wait while much is unread.
+
+        Raises:
+            ConnectionResetError: the client has left.
+        """
+        if self._drained is not None:
+            await self._drained
+        if self._is_closing:
+            raise ConnectionResetError("the client has left")
+
+    def _close(self) -> None:
+        """End the connection; a client that still sends gets to read its answer first."""
+        is_all_read = self._coming is None and not self._is_deaf
+        self._is_deaf = self._is_over = True
+        if is_all_read or self._is_closing or not self.transport.can_write_eof():
+            self.transport.close()
+        else:
+            self.wants_body()
+            self.transport.write_eof()
+            self.deadline_s = time.monotonic() + _LAST_S
+
+    def sweep(self, now_s: float) -> None:
+        """End what is late."""
+        if self.deadline_s < now_s:
+            self.transport.abort()
+
+    def stop(self) -> None:
+        """Close, now or after the running request."""
+        self._is_stopping = True
+        if self._task is None:
+            self.transport.close()
+
+
+class Inbounds:
+    """All connections.
+
+    Args:
+        handle: answers a request; ConnectionResetError ends the connection.
+        client_timeout_s: longest wait for a first request, and for a reply to be read.
+    """
+
+    def __init__(self, handle: Handler, client_timeout_s: float) -> None:
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self.handle, self.client_timeout_s = handle, client_timeout_s
+        self.connections: set[Inbound] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.is_stopping = False
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Listen; the port.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Inbound(self), host, port, ssl=tls, backlog=_BACKLOG
+        )
+        self._sweeper = loop.create_task(self._sweep())
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now_s = time.monotonic()
+            for connection in list(self.connections):
+                connection.sweep(now_s)
+
+    async def stop(self) -> None:
+        """Take no more; what runs has a moment to end."""
+        self.is_stopping = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.stop()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=_LAST_S)
+        for task in list(self.tasks):
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.transport.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+
+
+def head_of(status: int, headers: dict[str, str], *, is_http_11: bool, stays: bool) -> bytes:
+    """Status line and headers of a reply.
+
+    Raises:
+        ValueError: one would be two.
+    """
+    lines = [_status_line(status, is_http_11=is_http_11), f"Date: {_date(int(time.time()))}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if not stays:
+        lines.append("Connection: close")
+    elif not is_http_11:
+        lines.append("Connection: keep-alive")
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise ValueError("a header holds a line's end")
+    return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
+
+
+@lru_cache(maxsize=64)
+def _status_line(status: int, *, is_http_11: bool) -> str:
+    try:
+        reason = HTTPStatus(status).phrase
+    except ValueError:
+        reason = ""
+    return f"HTTP/1.{int(is_http_11)} {status} {reason}"
+
+
+@lru_cache(maxsize=1)
+def _date(unix_s: int) -> str:
+    return formatdate(unix_s, usegmt=True)
+
+
+def _refusal(refused: RequestFailed) -> Response:
+    return Response(refused.status, error_body(refused), {"Content-Type": JSON_TYPE})

@@ -1,0 +1,304 @@
+"""What comes from clients is HTTP in any shape, or is refused; others are unharmed."""
+
+import asyncio
+import gzip
+import json
+import time
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.router.inbound import Inbound, head_of
+from tests.router.fleet import HI, HOST, Fleet, running_fleet, until
+
+BODY = json.dumps(HI).encode()
+STREAM = json.dumps(HI | {"stream": True}).encode()
+HEALTH = b"GET /health HTTP/1.1\r\n\r\n"
+
+
+def post(body: bytes, *headers: bytes, version: bytes = b"1.1") -> bytes:
+    """A chat request; its length stands in its head unless the headers say how it comes."""
+    length = () if any(b"Transfer" in one for one in headers) else (b"Content-Length: %d",)
+    lines = [b"POST /v1/chat/completions HTTP/" + version, *headers]
+    lines += [line % len(body) for line in length]
+    return b"\r\n".join([*lines, b"", body])
+
+
+def chunked(body: bytes, size_bytes: int = 7) -> bytes:
+    """A body in chunks."""
+    parts = [body[at : at + size_bytes] for at in range(0, len(body), size_bytes)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+class Raw:
+    """A connection to the router, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def reply(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers by lower-case name, and the body that they announce."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        status_line, *lines = head.strip().split("\r\n")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        size_bytes = int(headers.get("content-length", 0))
+        return int(status_line.split()[1]), headers, await self.reader.readexactly(size_bytes)
+
+    async def is_closed(self) -> bool:
+        """Whether the router sends nothing more."""
+        return await self.reader.read() == b""
+
+
+@asynccontextmanager
+async def raw(fleet: Fleet) -> AsyncIterator[Raw]:
+    """Connect; everything must end within some seconds."""
+    port = int(fleet.url.rsplit(":", 1)[1])
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(HOST, port)
+        try:
+            yield Raw(reader, writer)
+        finally:
+            writer.close()
+
+
+def inbounds(fleet: Fleet) -> list[Inbound]:
+    """The router's connections, as far as something is being served on them."""
+    handle = fleet.router.handle
+    coroutines: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
+    serving = [one for one in coroutines if one.__qualname__ == "Inbound._serve"]
+    found: list[Inbound] = [one.cr_frame.f_locals["self"] for one in serving]
+    return [one for one in found if one._server.handle == handle]
+
+
+async def test_requests_sent_at_once_are_answered_in_order(model: Path) -> None:
+    """A slow one first, an unknown path, a stream, more than are taken at once."""
+    async with running_fleet(model, engine={"token_ms": 5.0}) as fleet, raw(fleet) as client:
+        nowhere = b"GET /nowhere HTTP/1.1\r\n\r\n"
+        client.writer.write(post(BODY) + nowhere + HEALTH * 8 + post(STREAM))
+        statuses = [(await client.reply())[0] for _ in range(10)]
+        assert statuses == [200, 404, *[200] * 8]
+        status, headers, _ = await client.reply()
+        assert (status, headers["transfer-encoding"]) == (200, "chunked")
+        assert b"[DONE]" in await client.reader.readuntil(b"\r\n0\r\n\r\n")
+
+
+async def test_request_may_come_byte_by_byte(model: Path) -> None:
+    """Wherever it is split: request line, headers, chunks."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        sent = post(
+            chunked(BODY), b"Host: x", b"X-Conversation-ID: a", b"Transfer-Encoding: chunked"
+        )
+        for at in range(len(sent)):
+            client.writer.write(sent[at : at + 1])
+            await asyncio.sleep(0)
+        assert (await client.reply())[0] == 200
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "x-gzip", "identity", "GZIP"])
+async def test_compressed_bodies_are_unpacked(model: Path, coding: str) -> None:
+    """As the header names it."""
+    packed = {"deflate": zlib.compress(BODY), "identity": BODY}
+    body = packed.get(coding, gzip.compress(BODY))
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(post(body, b"Content-Encoding: " + coding.encode()))
+        assert (await client.reply())[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "status"),
+    [
+        ("br", b"\x0b\x02\x80{}\x03", 400),
+        ("gzip", BODY, 400),
+        ("gzip", gzip.compress(BODY)[:-9], 400),
+        ("gzip", gzip.compress(b" " * 5_000_000), 413),
+        ("deflate", zlib.compress(b" " * 5_000_000), 413),
+    ],
+    ids=["unknown", "not packed", "cut off", "bomb", "deflate bomb"],
+)
+async def test_bodies_that_cannot_be_unpacked_are_refused(
+    model: Path, coding: str, body: bytes, status: int
+) -> None:
+    """And what unpacks to more than the limit is not unpacked any further."""
+    async with running_fleet(model, max_body_bytes=1_000_000) as fleet, raw(fleet) as client:
+        client.writer.write(post(body, b"Content-Encoding: " + coding.encode()) + HEALTH)
+        got, _, told = await client.reply()
+        assert (got, json.loads(told)["error"]["code"]) == (status, status)
+        assert (await client.reply())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /health HTTP/3.7\r\n\r\n",
+        b"GET /health\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nX : y\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nX: a\x00b\r\n\r\n",
+        post(BODY, b"Content-Length: 3"),
+        post(chunked(BODY), b"Content-Length: 3", b"Transfer-Encoding: chunked"),
+        post(b"zz\r\n{}\r\n0\r\n\r\n", b"Transfer-Encoding: chunked"),
+        b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 1e3\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nX: %b\r\n\r\n" % (b"x" * 70_000),
+        b"GET /%b HTTP/1.1\r\n\r\n" % (b"x" * 70_000),
+        b"GET /health HTTP/1.1\r\n" + b"X: 1234567890\r\n" * 6000 + b"\r\n",
+        b"GET /health HTTP/1.1\r\nX: " + b"x" * 200_000,
+    ],
+    ids=[
+        *("tls", "version", "no version", "space", "nul", "two lengths", "length and chunks"),
+        *("no chunk", "negative", "no number", "long header", "long path", "many", "endless"),
+    ],
+)
+async def test_what_is_no_http_is_refused(model: Path, sent: bytes) -> None:
+    """Once, in OpenAI's shape; what follows on that connection is not looked at."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(sent + HEALTH)
+        status, headers, told = await client.reply()
+        assert status == 400
+        assert json.loads(told)["error"]["type"] == "invalid_request_error"
+        assert headers["connection"] == "close"
+        assert await client.is_closed()
+        assert not fleet.decodes[0].requests
+        assert (await fleet.post(HI)).status == 200
+
+
+async def test_refusal_waits_for_the_answer_before_it(model: Path) -> None:
+    """Nonsense behind a good request does not spoil that one's answer."""
+    async with running_fleet(model, engine={"token_ms": 20.0}) as fleet, raw(fleet) as client:
+        client.writer.write(post(BODY) + b"nonsense\r\n\r\n")
+        assert (await client.reply())[0] == 200
+        assert (await client.reply())[0] == 400
+        assert await client.is_closed()
+
+
+async def test_head_is_answered_without_a_body(model: Path) -> None:
+    """Or the next reply on the connection would be read from its middle."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(b"HEAD /health HTTP/1.1\r\n\r\n")
+        told = await client.reader.readuntil(b"\r\n\r\n")
+        assert told.startswith(b"HTTP/1.1 405 ")
+        client.writer.write(HEALTH)
+        assert (await client.reply())[0] == 200
+
+
+async def test_upgrade_is_not_followed(model: Path) -> None:
+    """curl --http2 asks for it: it is answered as it is, and the connection ends."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(
+            b"GET /health HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nPRI * HTTP/2.0"
+        )
+        status, headers, _ = await client.reply()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await client.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/health?x=/v1/models#y", 200),
+        ("http://router:8000/health", 200),
+        ("http://router:8000", 404),
+        ("/he%61lth", 200),
+        ("*", 404),
+        ("/\xff", 404),
+    ],
+)
+async def test_targets(model: Path, target: str, status: int) -> None:
+    """The path counts, whatever stands around it."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(b"GET %b HTTP/1.1\r\n\r\n" % target.encode("latin-1"))
+        assert (await client.reply())[0] in (status, 400 if target == "/\xff" else status)
+
+
+async def test_http_1_0_stays_when_it_asks_to(model: Path) -> None:
+    """A whole reply says so; without being asked, the connection ends."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(post(BODY, b"Connection: keep-alive", version=b"1.0"))
+        status, headers, _ = await client.reply()
+        assert (status, headers["connection"]) == (200, "keep-alive")
+        client.writer.write(post(BODY, version=b"1.0"))
+        status, headers, _ = await client.reply()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await client.is_closed()
+
+
+async def test_first_of_two_headers_counts(model: Path) -> None:
+    """And what follows the chunks of a body is none."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        trailer = chunked(BODY).removesuffix(b"\r\n") + b"X-Request-ID: third\r\n\r\n"
+        names = b"x-request-id: first", b"X-Request-ID: second"
+        client.writer.write(post(trailer, *names, b"Transfer-Encoding: chunked"))
+        status, headers, _ = await client.reply()
+        assert (status, headers["x-request-id"]) == (200, "first")
+
+
+async def test_refused_client_that_still_sends_gets_to_read_why(model: Path) -> None:
+    """Megabytes that nobody wants are read and dropped; a reset would take the answer away."""
+    async with running_fleet(model, max_body_bytes=1024) as fleet, raw(fleet) as client:
+        client.writer.write(post(b" " * 8_000_000))
+        await client.writer.drain()
+        status, headers, told = await client.reply()
+        assert (status, headers["connection"]) == (413, "close")
+        assert json.loads(told)["error"]["code"] == 413
+        assert await client.is_closed()
+
+
+async def test_client_that_never_stops_sending_is_cut_off(model: Path) -> None:
+    """It has a second after its answer."""
+    async with running_fleet(model, max_body_bytes=1024) as fleet, raw(fleet) as client:
+        client.writer.write(post(b" " * 2000)[:-1])
+        assert (await client.reply())[0] == 413
+        began_s = time.monotonic()
+        while not client.writer.transport.is_closing():
+            client.writer.write(b" ")
+            await asyncio.sleep(0.05)
+        assert 0.9 < time.monotonic() - began_s < 4
+
+
+async def test_body_behind_a_running_request_is_not_heaped_up(model: Path) -> None:
+    """It is read when its turn comes, and not before."""
+    async with running_fleet(model, engine={"token_ms": 100.0}) as fleet, raw(fleet) as client:
+        large = json.dumps(HI | {"messages": [{"role": "user", "content": "a " * 2_000_000}]})
+        client.writer.write(post(BODY) + post(large.encode()) + HEALTH)
+        await until(lambda: inbounds(fleet))
+        await asyncio.sleep(0.05)
+        (busy,) = inbounds(fleet)
+        assert busy._coming is not None
+        assert 0 < busy._coming.come_bytes < 1_000_000
+        assert (await client.reply())[0] == 200
+        assert (await client.reply())[0] in (200, 400)
+        assert (await client.reply())[0] == 200
+
+
+async def test_client_that_reads_no_whole_reply_is_cut_off(model: Path) -> None:
+    """What waits for it is bounded in size and in time."""
+    async with running_fleet(model, client_timeout_s=0.3) as fleet, raw(fleet) as client:
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # TCP's has it
+        for _ in range(4000):
+            client.writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await until(lambda: inbounds(fleet))
+        (stuck,) = inbounds(fleet)
+        assert stuck.transport.get_write_buffer_size() < 1_000_000
+        await until(lambda: stuck.transport.is_closing())
+        await until(lambda: not inbounds(fleet))
+
+
+async def test_client_that_leaves_in_its_body_ends_its_request(model: Path) -> None:
+    """Nothing waits for the rest."""
+    async with running_fleet(model) as fleet:
+        async with raw(fleet) as client:
+            client.writer.write(post(BODY)[:-1])
+            await until(lambda: inbounds(fleet))
+        await until(lambda: not inbounds(fleet))
+        assert (await fleet.post(HI)).status == 200
+
+
+def test_head_of_a_status_without_a_name() -> None:
+    """An engine may answer with any."""
+    head = head_of(299, {}, is_http_11=False, stays=True)
+    assert head.startswith(b"HTTP/1.0 299 \r\nDate: ")
+    assert head.endswith(b"\r\nConnection: keep-alive\r\n\r\n")
