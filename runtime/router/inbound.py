@@ -21,6 +21,7 @@ from runtime.router.failure import JSON_TYPE, RequestFailed, error_body
 
 _VERSIONS = ("1.0", "1.1")
 _MOST_HEADER_BYTES = 64 * 1024
+_TOO_LONG = f"more than {_MOST_HEADER_BYTES} bytes of headers"
 _MOST_UNREAD_BYTES = 256 * 1024
 """Of a body that nobody waits for."""
 _MOST_REQUESTS = 4
@@ -63,11 +64,8 @@ class Inbound(asyncio.Protocol):
         self._is_deaf = self._is_paused = False
         self._is_stopping = self._is_over = False
         self.deadline_s = 0.0
-        self._begin()
-
-    def _begin(self) -> None:
-        self._target, self._headers, self._head_bytes = b"", dict[str, str](), 0
-        self._is_head_read = False
+        self._begun = self._unparsed_bytes = 0
+        self.on_message_begin()
 
     # asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -79,11 +77,13 @@ class Inbound(asyncio.Protocol):
         if self._is_deaf:
             return
         try:
-            self._parser.feed_data(data)
-            if not self._is_head_read:
-                self._count(len(data))
-        except httptools.HttpParserUpgrade:
+            if self._unparsed_bytes:
+                self._take_unparsed(data)
+            else:
+                self._parse(data)
+        except httptools.HttpParserUpgrade as upgrade:
             self._is_stopping = True  # nothing else is spoken here
+            self._take_upgraded(data[upgrade.args[0] :])
         except (httptools.HttpParserError, Unreadable) as error:
             self._refuse(str(error.__context__ or error))
         if self._coming is not None:
@@ -91,6 +91,32 @@ class Inbound(asyncio.Protocol):
         if self._task is None:
             self._serve_next()
         self._pause_if_full()
+
+    def _parse(self, data: bytes) -> None:
+        begun, was_read = self._begun, self._is_head_read
+        self._parser.feed_data(data)
+        if not (was_read or self._is_head_read) and begun == self._begun:  # all of it is head
+            self._come_bytes += len(data)
+            if self._come_bytes > _MOST_HEADER_BYTES:
+                raise Unreadable(_TOO_LONG)
+
+    def _take_upgraded(self, rest: bytes) -> None:
+        """The parser leaves to others what follows the head of a request to upgrade."""
+        request = self._waiting[-1]
+        if isinstance(request, Request) and request.content_length != 0:
+            request.is_complete, self._coming = False, request
+            if request.content_length is None:
+                self._refuse("chunks after a request to upgrade")
+            else:
+                self._unparsed_bytes = request.content_length
+                self._take_unparsed(rest)
+
+    def _take_unparsed(self, data: bytes) -> None:
+        """A body whose end is known by its length."""
+        self.on_body(data[: self._unparsed_bytes])
+        self._unparsed_bytes -= min(self._unparsed_bytes, len(data))
+        if not self._unparsed_bytes:
+            self.on_message_complete()
 
     def eof_received(self) -> None:
         """Who sends no more, reads no more."""
@@ -122,10 +148,12 @@ class Inbound(asyncio.Protocol):
     def _count(self, size_bytes: int) -> None:
         self._head_bytes += size_bytes
         if self._head_bytes > _MOST_HEADER_BYTES:
-            raise Unreadable(f"more than {_MOST_HEADER_BYTES} bytes of headers")
+            raise Unreadable(_TOO_LONG)
 
     def on_message_begin(self) -> None:
-        self._begin()
+        self._begun += 1
+        self._target, self._headers, self._is_head_read = b"", dict[str, str](), False
+        self._head_bytes = self._come_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -210,7 +238,10 @@ class Inbound(asyncio.Protocol):
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._server.tasks.discard(task)
         self._task = self._served = None
-        if task.cancelled() or task.exception() is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ConnectionResetError):
+            logger.error("an answer could not be written", exc_info=error)
+        if task.cancelled() or error is not None:
             self.transport.abort()
         elif not self._is_over:
             self.deadline_s = time.monotonic() + _IDLE_S
@@ -260,8 +291,8 @@ class Inbound(asyncio.Protocol):
         Raises:
             ConnectionResetError: the client has left.
         """
-        if self._drained is not None:
-            await self._drained
+        while self._drained is not None:
+            await asyncio.shield(self._drained)
         if self._is_closing:
             raise ConnectionResetError("the client has left")
 

@@ -1,6 +1,7 @@
 """What comes from clients is HTTP in any shape, or is refused; others are unharmed."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from runtime.router.exchange import Response
 from runtime.router.inbound import Inbound, head_of
 from tests.router.fleet import HI, HOST, Fleet, running_fleet, until
 
@@ -187,13 +189,42 @@ async def test_head_is_answered_without_a_body(model: Path) -> None:
 
 async def test_upgrade_is_not_followed(model: Path) -> None:
     """curl --http2 asks for it: it is answered as it is, and the connection ends."""
+    upgrade = b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c"
+    async with running_fleet(model) as fleet:
+        async with raw(fleet) as client:
+            head = b"\r\n".join([b"GET /health HTTP/1.1", *upgrade, b"", b""])
+            client.writer.write(head + b"PRI * HTTP/2.0")
+            status, headers, _ = await client.reply()
+            assert (status, headers["connection"]) == (200, "close")
+            assert await client.is_closed()
+        for cut in (1, len(BODY), len(BODY) + 20):  # the body comes with its head, or later
+            async with raw(fleet) as client:
+                sent = post(BODY, *upgrade)
+                client.writer.write(sent[:-cut])
+                await asyncio.sleep(0.05)
+                client.writer.write(sent[-cut:])
+                assert (await client.reply())[0] == 200
+                assert await client.is_closed()
+        async with raw(fleet) as client:
+            client.writer.write(post(chunked(BODY), *upgrade, b"Transfer-Encoding: chunked"))
+            status, _, told = await client.reply()
+            assert status == 400
+            assert "upgrade" in json.loads(told)["error"]["got"]
+
+
+async def test_head_may_be_long_and_come_in_pieces(model: Path) -> None:
+    """Its limit counts its own bytes, and not those of the body before it."""
     async with running_fleet(model) as fleet, raw(fleet) as client:
-        client.writer.write(
-            b"GET /health HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\nPRI * HTTP/2.0"
-        )
-        status, headers, _ = await client.reply()
-        assert (status, headers["connection"]) == (200, "close")
-        assert await client.is_closed()
+        large = json.dumps(HI | {"messages": [{"role": "user", "content": "a " * 50_000}]}).encode()
+        long_head = post(BODY, b"X-Long: " + b"x" * 60_000)
+        sent = post(large) + long_head
+        at = len(sent) - len(long_head) + 20
+        client.writer.write(sent[:at])
+        await asyncio.sleep(0.1)
+        for start in range(at, len(sent), 9_000):
+            client.writer.write(sent[start : start + 9_000])
+            await asyncio.sleep(0.01)
+        assert [(await client.reply())[0] for _ in range(2)] == [200, 200]
 
 
 @pytest.mark.parametrize(
@@ -300,6 +331,23 @@ async def test_client_that_leaves_in_its_body_ends_its_request(model: Path) -> N
             client.writer.write(post(BODY)[:-1])
             await until(lambda: inbounds(fleet))
         await until(lambda: not inbounds(fleet))
+        assert (await fleet.post(HI)).status == 200
+
+
+async def test_answer_that_cannot_be_written_is_told_in_the_log(
+    model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection ends; the next one is served."""
+    async with running_fleet(model) as fleet:
+        monkeypatch.setattr(
+            Response, "of_json", lambda *_args, **_more: Response(200, b"", {"X": "\n"})
+        )
+        async with raw(fleet) as client:
+            client.writer.write(HEALTH)
+            with contextlib.suppress(ConnectionResetError):
+                assert await client.is_closed()
+        monkeypatch.undo()
+        assert "an answer could not be written" in caplog.text
         assert (await fleet.post(HI)).status == 200
 
 
