@@ -129,7 +129,6 @@ class Inbound(asyncio.Protocol):
             if request is not None:
                 request.is_lost = True
                 request.wake()
-        self.resume_writing()
         if self._task is not None and self._served is not None:
             if self._served.on_left is not None:
                 self._served.on_left(self._task)

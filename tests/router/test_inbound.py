@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from runtime.router.exchange import Response
-from runtime.router.inbound import Inbound, head_of
+from runtime.router import inbound
+from runtime.router.exchange import Request, Response
+from runtime.router.inbound import Inbound, Inbounds, head_of
 from tests.router.fleet import HI, HOST, Fleet, running_fleet, until
 
 BODY = json.dumps(HI).encode()
@@ -168,6 +169,15 @@ async def test_what_is_no_http_is_refused(model: Path, sent: bytes) -> None:
         assert (await fleet.post(HI)).status == 200
 
 
+@pytest.mark.parametrize("begun", [b"GET /health HTTP/1.1\r\nX: ", b"GET /", b""])
+async def test_head_without_an_end_is_refused(model: Path, begun: bytes) -> None:
+    """It is not gathered for as long as a client likes to send it."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(begun + (b"x" if begun else b"\r\n") * 200_000)
+        assert (await client.reply())[0] == 400
+        assert await client.is_closed()
+
+
 async def test_refusal_waits_for_the_answer_before_it(model: Path) -> None:
     """Nonsense behind a good request does not spoil that one's answer."""
     async with running_fleet(model, engine={"token_ms": 20.0}) as fleet, raw(fleet) as client:
@@ -284,6 +294,16 @@ async def test_refused_client_that_still_sends_gets_to_read_why(model: Path) -> 
         assert await client.is_closed()
 
 
+async def test_what_follows_the_last_request_is_dropped(model: Path) -> None:
+    """Also where it had been held back: the answer is not lost to a reset."""
+    async with running_fleet(model, engine={"token_ms": 100.0}) as fleet, raw(fleet) as client:
+        client.writer.write(post(BODY, b"Connection: close") + post(b" " * 8_000_000))
+        status, headers, _ = await client.reply()
+        assert (status, headers["connection"]) == (200, "close")
+        await client.writer.drain()
+        assert await client.is_closed()
+
+
 async def test_client_that_never_stops_sending_is_cut_off(model: Path) -> None:
     """It has a second after its answer."""
     async with running_fleet(model, max_body_bytes=1024) as fleet, raw(fleet) as client:
@@ -324,6 +344,15 @@ async def test_client_that_reads_no_whole_reply_is_cut_off(model: Path) -> None:
         await until(lambda: not inbounds(fleet))
 
 
+async def test_client_that_leaves_a_silent_stream_ends_it(model: Path) -> None:
+    """Nothing has to come from the engine before that is noticed."""
+    async with running_fleet(model, engine={"token_ms": 5000.0}) as fleet:
+        async with raw(fleet) as client:
+            client.writer.write(post(STREAM))
+            assert (await client.reply())[0] == 200
+        await until(lambda: not fleet.turns.admission.running, 2.0)
+
+
 async def test_client_that_leaves_in_its_body_ends_its_request(model: Path) -> None:
     """Nothing waits for the rest."""
     async with running_fleet(model) as fleet:
@@ -349,6 +378,46 @@ async def test_answer_that_cannot_be_written_is_told_in_the_log(
         monkeypatch.undo()
         assert "an answer could not be written" in caplog.text
         assert (await fleet.post(HI)).status == 200
+
+
+async def test_stop_lets_requests_end_and_closes_idle_connections() -> None:
+    """An idle client learns of it at once, a running request gets its answer, a late one not."""
+    going_on = asyncio.Event()
+
+    async def answer(request: Request) -> Response:
+        await (going_on.wait() if request.path == "/slow" else asyncio.sleep(60))
+        return Response(200, b"done")
+
+    server = Inbounds(answer, client_timeout_s=60.0)
+    port = await server.start(HOST, 0, None)
+    idle, slow, late = [Raw(*await asyncio.open_connection(HOST, port)) for _ in range(3)]
+    slow.writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
+    late.writer.write(b"GET /late HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(5):
+        await until(lambda: len(server.tasks) == 2)
+        stopping = asyncio.create_task(server.stop())
+        assert await idle.is_closed()
+        going_on.set()
+        status, headers, told = await slow.reply()
+        assert (status, headers["connection"], told) == (200, "close", b"done")
+        with contextlib.suppress(ConnectionResetError):
+            assert await late.is_closed()
+        await stopping
+        with pytest.raises(OSError, match="refused"):
+            await asyncio.open_connection(HOST, port)
+    for client in (idle, slow, late):
+        client.writer.close()
+    await asyncio.sleep(0.05)  # the loop closes them
+
+
+async def test_idle_connection_is_closed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its answer it waits for a next request, and not for ever."""
+    monkeypatch.setattr(inbound, "_IDLE_S", 0.2)
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(HEALTH)
+        assert (await client.reply())[0] == 200
+        with contextlib.suppress(ConnectionResetError):
+            assert await client.is_closed()
 
 
 def test_head_of_a_status_without_a_name() -> None:
