@@ -119,7 +119,7 @@ class Request:
         raw = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
         coding = self.headers.get("content-encoding", "").strip().lower()
         if coding not in ("", "identity"):
-            raw = _decoded(raw, coding, limit_bytes)
+            raw = unpacked(raw, coding, limit_bytes)
         if len(raw) > limit_bytes:
             raise too_large(f"more than {limit_bytes} bytes", limit_bytes)
         return raw
@@ -188,8 +188,12 @@ def _path_of(target: str) -> str:
     return target.partition("?")[0].partition("#")[0]
 
 
-def _decoded(raw: bytes, coding: str, limit_bytes: int) -> bytes:
-    """A compressed body; no more of it is unpacked than may be."""
+def unpacked(raw: bytes, coding: str, limit_bytes: int) -> bytes:
+    """A compressed body; of what is over the limit, one byte.
+
+    Raises:
+        RequestFailed: 400; it cannot be unpacked.
+    """
     problem = "another encoding"
     if coding in _CODINGS:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from runtime.router import inbound
+from runtime.router import exchange, inbound
 from runtime.router.exchange import Request, Response
 from runtime.router.inbound import Inbound, Inbounds, head_of
 from tests.router.fleet import HI, HOST, Fleet, running_fleet, until
@@ -131,6 +131,20 @@ async def test_bodies_that_cannot_be_unpacked_are_refused(
         got, _, told = await client.reply()
         assert (got, json.loads(told)["error"]["code"]) == (status, status)
         assert (await client.reply())[0] == 200
+
+
+def test_compressed_bodies_are_unpacked_as_far_as_they_may_be() -> None:
+    """A megabyte must not become a gigabyte before it is refused."""
+    packed = gzip.compress(b" " * 50_000_000)
+    assert len(exchange.unpacked(packed, "gzip", 1000)) == 1001
+
+
+async def test_chunks_over_the_limit_are_refused_before_their_end(model: Path) -> None:
+    """A body of no known length is gathered up to the limit."""
+    async with running_fleet(model, max_body_bytes=100_000) as fleet, raw(fleet) as client:
+        endless = chunked(b" " * 300_000, 10_000).removesuffix(b"0\r\n\r\n")
+        client.writer.write(post(endless, b"Transfer-Encoding: chunked"))
+        assert (await client.reply())[0] == 413
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,22 @@ async def test_turn_that_ends_just_after_its_client_left_is_known(
         await leave_when(fleet, lambda: d.requests, stream=stream)
         await until(lambda: nothing_is_left(fleet))
         assert len(fleet.stored) == 1
+        labels = 'api="/v1/chat/completions",outcome="left",path="cold"'
+        assert await fleet.metric(f"turnback_turns_total{{{labels}}} 1.0")
+
+
+async def test_client_that_leaves_in_the_prefill_leg_is_no_failure_of_the_router(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P finishes just after it: no D leg is sent, and the log tells of no error."""
+    async with running_fleet(model) as fleet:
+        p = fleet.prefills[0]
+        p.faults.slow_next = [0.1]
+        await leave_when(fleet, lambda: p.requests, stream=True)
+        await until(lambda: not fleet.turns.admission.running)
+        await until(lambda: nothing_is_left(fleet))
+        assert not fleet.decodes[0].requests
+        assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 async def test_stream_that_ends_just_after_its_client_left_is_known(model: Path) -> None:
