@@ -311,7 +311,8 @@ async def test_refused_client_that_still_sends_gets_to_read_why(model: Path) -> 
 async def test_what_follows_the_last_request_is_dropped(model: Path) -> None:
     """Also where it had been held back: the answer is not lost to a reset."""
     async with running_fleet(model, engine={"token_ms": 100.0}) as fleet, raw(fleet) as client:
-        client.writer.write(post(BODY, b"Connection: close") + post(b" " * 8_000_000))
+        more_than_sockets_hold = post(b" " * 30_000_000)
+        client.writer.write(post(BODY, b"Connection: close") + more_than_sockets_hold)
         status, headers, _ = await client.reply()
         assert (status, headers["connection"]) == (200, "close")
         await client.writer.drain()
