@@ -53,10 +53,10 @@ async def test_client_that_leaves_strands_nothing(model: Path, stage: str, is_wa
         p, d = fleet.prefills[0], fleet.decodes[0]
         before_p, before_d = len(p.requests), len(d.requests)
         if stage == "during_p":
-            p.faults.slow_next = [0.3]
+            p.faults.slow_next = [30.0]
             await leave_when(fleet, lambda: len(p.requests) > before_p)
         elif stage == "during_d":
-            d.faults.slow_next = [0.3]
+            d.faults.slow_next = [30.0]
             await leave_when(fleet, lambda: len(d.requests) > before_d)
         else:
             await leave_when(fleet, lambda: len(d.requests) > before_d, stream=True)
