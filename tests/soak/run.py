@@ -47,7 +47,11 @@ _SPEC: dict[str, Any] = {
     "breaker_open_s": 0.3,
     "canary_share": 0.0,
 }
+_PATIENT: dict[str, Any] = {"silence_timeout_s": 30.0, "prefill_timeout_s": 30.0}
+"""Where no engine fails, a machine that stands still for a second must not look as if one did."""
 _STORE_FAULT_EVERY_S = 4.0
+_USED_TURNS = 10
+"""Warm turns before the store fails for the first time."""
 _TOLD_PROBLEMS = 20
 
 
@@ -159,10 +163,14 @@ async def soak(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tokenizer(folder)
-        spec: dict[str, Any] = _SPEC | {
-            "kv": KvTransferSpec(decoder_kv_blocks_ttl_s=ttl_s),
-            "store_url": shared.proxy.url if shared else None,
-        }
+        spec: dict[str, Any] = (
+            _SPEC
+            | (_PATIENT if is_calm else {})
+            | {
+                "kv": KvTransferSpec(decoder_kv_blocks_ttl_s=ttl_s),
+                "store_url": shared.proxy.url if shared else None,
+            }
+        )
         engine = {"ttl_s": ttl_s, "lease_s": LEASE_S}
         async with running_fleet(folder, prefills=2, decodes=2, engine=engine, **spec) as fleet:
             engines = [*fleet.prefills, *fleet.decodes]
@@ -205,7 +213,8 @@ async def _break(
                 faults.play()
             sent.collect()
             on_progress(verdict.outcome.turns)
-        if store is not None and time.monotonic() > next_store_s:
+        is_in_use = verdict.outcome.paths["warm"] > _USED_TURNS
+        if store is not None and is_in_use and time.monotonic() > next_store_s:
             await store.play()
             verdict.faults.update(store.done)
             store.done.clear()
