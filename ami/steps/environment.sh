@@ -15,7 +15,7 @@ fi
 rm -rf "$folder"
 install -d "$(dirname "$folder")"
 "$python" -m venv "$folder"
-"$folder/bin/python" -m pip --disable-pip-version-check --no-cache-dir --quiet install \
+"$folder/bin/python" -m pip --disable-pip-version-check --quiet install \
   --only-binary :all: --no-deps --require-hashes -r "$lock"
 "$folder/bin/python" -m pip --disable-pip-version-check check
 echo "$wanted" >"$folder/.turnback-lock"

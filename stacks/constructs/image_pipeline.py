@@ -98,7 +98,9 @@ class ImagePipeline(Construct):
         document = self._document(builds, builds.bundle.s3_object_url, builds.wheel.s3_object_url)
         # References have other texts in each app: what is hashed has none.
         fixed = self._document(builds, "bundle", "wheel")
-        digest = hashlib.sha256(f"{base} {_ROOT_GIB[self._kind]} {fixed}".encode()).hexdigest()
+        parts = [base, str(_ROOT_GIB[self._kind]), str(self._versions["image_builder"]), fixed]
+        tags = [f"{key}={value}" for key, value in sorted(builds.tags.items())]
+        digest = hashlib.sha256("\n".join([*parts, *tags]).encode()).hexdigest()
         named = f"{self._name}-{digest[:12]}"
         component = imagebuilder.CfnComponent(
             *(self, "Component"),
