@@ -40,7 +40,7 @@ def base_archive() -> Path:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     draft = archive.with_suffix(".draft")
-    subprocess.run(["tar", "-C", str(folder), "-cf", str(draft), "."], check=True)
+    subprocess.run(["/bin/tar", "-C", str(folder), "-cf", str(draft), "."], check=True)
     draft.rename(archive)
     shutil.rmtree(folder)
     return archive
@@ -82,7 +82,7 @@ def unpacked(folder: Path) -> Root:
     """A fresh root with this machine's network settings and pip's downloads of earlier runs."""
     path = folder / "root"
     path.mkdir()
-    subprocess.run(["tar", "-C", str(path), "-xf", str(base_archive())], check=True)
+    subprocess.run(["/bin/tar", "-C", str(path), "-xf", str(base_archive())], check=True)
     root = Root(path)
     for name in ("etc/resolv.conf", "etc/hosts", "etc/ssl/certs/ca-certificates.crt"):
         source = Path("/") / name
