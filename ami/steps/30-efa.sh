@@ -17,7 +17,7 @@ is_there() {
 
 install_efa() {
   [[ $EFA_SHA256 =~ ^[0-9a-f]{64}$ ]] ||
-    fail "ami/versions.toml has no sha256 of installer $EFA_INSTALLER: nothing is installed unchecked"
+    fail "ami/versions.toml has no sha256 of $EFA_INSTALLER: nothing is installed unchecked"
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   curl --fail --silent --show-error --location --retry 3 --max-time 900 \
@@ -26,7 +26,10 @@ install_efa() {
     fail "$EFA_URL is not the file that was pinned"
   tar -xzf "$work/efa.tar.gz" -C "$work"
   # Ubuntu's verbs libraries beside EFA's are what makes providers of the wrong ABI load.
-  apt-get -q -y remove ibverbs-providers libibverbs1 rdma-core 2>/dev/null || true
+  verbs=$(dpkg-query -W -f '${Version}' libibverbs1 2>/dev/null || true)
+  if [[ -n $verbs && $verbs != *amzn* ]]; then
+    apt-get -o DPkg::Lock::Timeout=300 -q -y remove ibverbs-providers libibverbs1 rdma-core
+  fi
   (cd "$work/aws-efa-installer" && ./efa_installer.sh -y) || fail "the installer failed"
 }
 

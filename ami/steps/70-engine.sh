@@ -4,13 +4,31 @@ set -euo pipefail
 here=$(dirname "$0")
 # shellcheck disable=SC1091
 source "$here/versions.env"
-"$here/environment.sh" /opt/turnback/venv-engine "$here/../locks/engine-gpu.lock"
+readonly environment=/opt/turnback/venv-engine
+
+fail() {
+  echo "engine: $1" >&2
+  exit 1
+}
+
+"$here/environment.sh" "$environment" "$here/../locks/engine-gpu.lock"
 for wanted in "vllm==$ENGINE_VLLM" "nixl==$NIXL_VERSION" "$NIXL_PACKAGE==$NIXL_VERSION"; do
   name=${wanted%==*} version=${wanted#*==}
-  found=$(/opt/turnback/venv-engine/bin/python -c \
+  found=$("$environment/bin/python" -c \
     'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$name")
-  if [[ $found != "$version" ]]; then
-    echo "engine: $name $found, ami/versions.toml says $version" >&2
-    exit 1
-  fi
+  [[ $found == "$version" ]] || fail "$name $found, ami/versions.toml says $version"
 done
+
+# NIXL's plugins want CUDA's runtime of the loader, which knows no virtual environments. Last:
+# where the system has one, that comes first.
+runtime=$(find "$environment" -name "libcudart.so.${NVIDIA_CUDA%%.*}" -print -quit)
+[[ -n $runtime ]] || fail "the environment has no libcudart.so.${NVIDIA_CUDA%%.*}"
+dirname "$runtime" >/etc/ld.so.conf.d/990-turnback-cuda.conf
+ldconfig
+plugin=$(find "$environment" -path "*/${NIXL_PACKAGE//-/_}.libs/*" \
+  -name libplugin_LIBFABRIC.so -print -quit)
+[[ -n $plugin ]] || fail "$NIXL_PACKAGE $NIXL_VERSION has no plugin for libfabric"
+# Its own folder has libraries that NIXL loads before the plugin.
+missing=$(LD_LIBRARY_PATH="$(dirname "$plugin")/..:$(dirname "$plugin")" ldd "$plugin" |
+  awk '/not found/ { print $1 }')
+[[ -z $missing ]] || fail "NIXL's plugin for libfabric would not load without: ${missing//$'\n'/ }"

@@ -30,7 +30,7 @@ if [[ $kind == node ]]; then
     "libfabric=$libfabric" "rdma_core=$rdma_core" "driver=$driver")
 fi
 install -d -m 0755 /etc/turnback
-python3 - "${fields[@]}" >/etc/turnback/image.json.new <<'END'
+/usr/bin/python3 - "${fields[@]}" >/etc/turnback/image.json.new <<'END'
 import json
 import sys
 

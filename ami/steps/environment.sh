@@ -2,9 +2,15 @@
 # A virtual environment from a lock, by hash; half-made ones are made anew.
 #   environment.sh FOLDER LOCK
 set -euo pipefail
-readonly folder=$1 lock=$2
-python=${TURNBACK_PYTHON:-python3}
+readonly folder=$1 lock=$2 python=/usr/bin/python3
+# shellcheck disable=SC1091
+source "$(dirname "$0")/versions.env"
 export DEBIAN_FRONTEND=noninteractive
+found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+if [[ $found != "$PYTHON_VERSION" ]]; then
+  echo "$folder: $python is $found, ami/versions.toml says $PYTHON_VERSION" >&2
+  exit 1
+fi
 wanted=$("$python" --version; sha256sum <"$lock")
 if [[ -r $folder/.turnback-lock && $(<"$folder/.turnback-lock") == "$wanted" ]]; then
   echo "$folder: up to date"

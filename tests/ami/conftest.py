@@ -14,8 +14,11 @@ from ami.versions import Versions, read_versions
 from tests.ami.root import OUT, Root, unpacked, wheel
 
 WORK = "var/tmp/turnback-image"
+PYTHON = "3.13"
+"""Of Debian 13."""
 DOWNLOADS = OUT / "pip-cache"
 ENGINE = (("vllm", "0.33.0"), ("nixl", "1.5.1"), ("nixl-cu13", "1.5.1"))
+PLUGIN = "nixl_cu13.libs/nixl/libplugin_LIBFABRIC.so"
 
 MODINFO = """#!/bin/bash
 # Modules of a kernel that is not there: modinfo -k KERNEL -F FIELD MODULE
@@ -71,9 +74,15 @@ def put_bundle(root: Root, versions: Versions) -> None:
     for name, source in bundle_files(versions).items():
         content = source.encode() if isinstance(source, str) else source.read_bytes()
         root.write(f"{WORK}/{name}", content, 0o755 if content.startswith(b"#!") else 0o644)
+    # A library with needs of its own stands for NIXL's plugin.
+    library = (root.path / "usr/lib/x86_64-linux-gnu/libselinux.so.1").resolve().read_bytes()
+    files: dict[str, dict[str, str | bytes]] = {
+        "nixl-cu13": {PLUGIN: library},
+        "nvidia-cuda-runtime": {"nvidia/cu13/lib/libcudart.so.13": library},
+    }
     lock = ""
-    for name, version in ENGINE:
-        file, made = wheel(name, version)
+    for name, version in (*ENGINE, ("nvidia-cuda-runtime", "13.0.96")):
+        file, made = wheel(name, version, files.get(name, {}))
         root.write(f"wheels/{file}", made)
         lock += f"{name}=={version} --hash=sha256:{hashlib.sha256(made).hexdigest()}\n"
     root.write(f"{WORK}/locks/engine-gpu.lock", lock)
@@ -97,6 +106,7 @@ def small_kernel(root: Root) -> None:
 def pinned_here() -> Versions:
     """The committed versions, with an installer that can be had without a network."""
     versions = {name: dict(table) for name, table in read_versions().items()}
+    versions["python"]["version"] = PYTHON
     digest = hashlib.sha256(efa_archive()).hexdigest()
     versions["efa"] |= {"url": "file:///build/efa.tar.gz", "sha256": digest}
     return versions
@@ -138,7 +148,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 DPKG_QUERY = """#!/bin/bash
 if [[ ${*: -1} == libibverbs1 ]]; then
-  printf 64.0-1
+  printf 64.0amzn0-1
 else
   exec /usr/bin/dpkg-query "$@"
 fi

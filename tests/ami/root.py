@@ -92,11 +92,11 @@ def unpacked(folder: Path) -> Root:
     return root
 
 
-def wheel(name: str, version: str, files: Mapping[str, str] = {}) -> tuple[str, bytes]:
+def wheel(name: str, version: str, files: Mapping[str, str | bytes] = {}) -> tuple[str, bytes]:
     """A wheel's file name and content."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
-    content = {
+    content: dict[str, str | bytes] = {
         **files,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",

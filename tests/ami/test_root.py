@@ -1,14 +1,25 @@
 """The steps, run for real in a Debian root."""
 
 import re
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from ami.versions import read_versions
+from cdk.wheel import build_kit_wheel
 from runtime.contract.image import ImageFile
 from runtime.contract.node import ImageSpec
-from tests.ami.conftest import ENGINE, NODE_STEPS, WORK, Machine, keep_downloads, pinned_here
-from tests.ami.root import wheel
+from tests.ami.conftest import (
+    ENGINE,
+    NODE_STEPS,
+    PLUGIN,
+    PYTHON,
+    WORK,
+    Machine,
+    keep_downloads,
+    pinned_here,
+)
+from tests.ami.root import OUT, REPOSITORY, wheel
 
 UNITS = ("instance-store", "efa", "node", "cloudwatch")
 
@@ -130,6 +141,31 @@ def test_kit_environment_holds_what_the_wheel_wants(machine: Machine) -> None:
         assert word not in done.stdout
 
 
+def test_wheel_of_the_kit_finds_all_it_wants(machine: Machine) -> None:
+    """As user data installs it, without an index; and its commands run on the image's Python."""
+    built = build_kit_wheel(REPOSITORY, OUT)
+    machine.root.write(f"build/{built.name}", built.read_bytes())
+    python = "/opt/turnback/venv/bin/python -m pip --disable-pip-version-check"
+    done = machine.root.run(
+        f"{python} install --quiet --no-index /build/{built.name} && "
+        "/opt/turnback/venv/bin/turnback router --help"
+    )
+    machine.root.run(f"{python} uninstall --yes turnback")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "--deployment" in done.stdout
+
+
+def test_other_python_than_pinned_stops_the_build(machine: Machine) -> None:
+    """The engine's lock was made for one."""
+    variables = f"{WORK}/steps/versions.env"
+    before = machine.root.text(variables)
+    machine.root.write(variables, before.replace(f"='{PYTHON}'", "='3.12'"))
+    code, said = machine.step("60-kit.sh")
+    machine.root.write(variables, before)
+    assert code == 1
+    assert f"is {PYTHON}, ami/versions.toml says 3.12" in said
+
+
 def test_environment_from_another_lock_is_made_anew(machine: Machine) -> None:
     """A half-made or old one is never taken."""
     machine.root.run("rm /opt/turnback/venv-engine/.turnback-lock")
@@ -151,6 +187,43 @@ def test_package_of_another_digest_stops_the_build(machine: Machine) -> None:
     machine.root.write(lock, before)
     code, said = machine.step("70-engine.sh", **NODE_STEPS["70-engine.sh"])
     assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (f"lib/python{PYTHON}/site-packages/{PLUGIN}", "has no plugin for libfabric"),
+        (f"lib/python{PYTHON}/site-packages/nvidia/cu13/lib/libcudart.so.13", "no libcudart.so.13"),
+    ],
+)
+def test_engine_without_its_libraries_is_refused(name: str, told: str, machine: Machine) -> None:
+    """A wheel that lacks one would be found by a node, in the middle of the night."""
+    path = f"/opt/turnback/venv-engine/{name}"
+    machine.root.run(f"mv {path} /build/away")
+    code, said = machine.step("70-engine.sh")
+    machine.root.run(f"mv /build/away {path}")
+    assert code == 1
+    assert told in said
+
+
+def test_plugin_that_would_not_load_is_refused(machine: Machine) -> None:
+    """NIXL would say no more than that it has no such backend."""
+    path = f"opt/turnback/venv-engine/lib/python{PYTHON}/site-packages/{PLUGIN}"
+    before = (machine.root.path / path).read_bytes()
+    changed = before.replace(b"libpcre2-8.so.0\0", b"libfabric.so.9\0\0")
+    assert changed != before
+    machine.root.write(path, changed)
+    code, said = machine.step("70-engine.sh")
+    machine.root.write(path, before)
+    assert code == 1
+    assert "would not load without: libfabric.so.9" in said
+
+
+def test_cudas_runtime_is_on_the_loaders_path(machine: Machine) -> None:
+    """NIXL's plugin asks the loader for it, and not Python."""
+    folder = machine.root.text("etc/ld.so.conf.d/990-turnback-cuda.conf").strip()
+    assert folder.endswith("/nvidia/cu13/lib")
+    assert (machine.root.path / folder.lstrip("/") / "libcudart.so.13").exists()
 
 
 def test_limits_are_there(machine: Machine) -> None:
@@ -190,7 +263,7 @@ def test_image_file_is_what_boot_reads(machine: Machine) -> None:
     image = ImageFile.model_validate_json(machine.root.text("etc/turnback/image.json"))
     assert (image.kind, image.engine, image.nixl) == ("node", "0.33.0", "1.5.1")
     assert (image.efa_installer, image.libfabric) == ("1.50.0", "2.6.0amzn1.0")
-    assert (image.rdma_core, image.driver) == ("64.0-1", "595.64")
+    assert (image.rdma_core, image.driver) == ("64.0amzn0-1", "595.64")
     assert image.mismatch(ImageSpec(engine_version="0.33")) is None
 
 
@@ -198,7 +271,7 @@ def test_image_file_is_what_boot_reads(machine: Machine) -> None:
     ("name", "changed", "told"),
     [
         ("opt/amazon/efa/bin/fi_info", ("libfabric: 2.6.0amzn1.0", "libfabric: 1.22"), "libfabric"),
-        ("usr/local/sbin/dpkg-query", ("64.0-1", "50.0-2"), "rdma-core 50.0-2"),
+        ("usr/local/sbin/dpkg-query", ("64.0amzn0-1", "50.0-2"), "rdma-core 50.0-2"),
     ],
 )
 def test_other_libraries_than_pinned_are_no_image(
@@ -239,6 +312,78 @@ def test_router_image_is_light(machine: Machine) -> None:
     assert (image.kind, image.engine, image.efa_installer) == ("router", None, None)
     assert "efa" not in machine.root.text("opt/turnback/etc/cloudwatch.json")
     assert machine.step("80-units.sh")[0] == 0
+
+
+DISKS = ("nvme1n1", "nvme2n1")
+STORE = "/opt/turnback/libexec/instance-store"
+
+
+@pytest.fixture
+def disks(machine: Machine) -> Iterator[Callable[..., list[str]]]:
+    """Runs the instance store's script on played disks; lists what it has called."""
+    by_id = machine.root.path / "dev" / "disk" / "by-id"
+    for name in ("mountpoint", "blkid", "mdadm", "mkfs.xfs", "mount"):
+        script = f'#!/bin/bash\necho "{name} $*" >>/build/calls\n[[ " $PLAYED " == *" {name} "* ]]'
+        answer = f"{script} && echo /dev/played\n" if name == "blkid" else f"{script}\n"
+        machine.root.write(f"usr/local/sbin/{name}", answer, 0o755)
+
+    def run(*found: str, played: str) -> list[str]:
+        by_id.mkdir(parents=True, exist_ok=True)
+        for number, disk in enumerate(found):
+            link = f"nvme-Amazon_EC2_NVMe_Instance_Storage_AWS{number}"
+            for name in (link, f"{link}-ns-1", f"{link}-part1"):
+                (by_id / name).symlink_to(f"../../{disk}")
+            machine.root.write(f"dev/{disk}", "")
+        machine.root.write("build/calls", "")
+        done = machine.root.run(STORE, PLAYED=played)
+        for each in by_id.iterdir():
+            each.unlink()
+        assert done.returncode == 0, done.stderr
+        return machine.root.text("build/calls").splitlines()
+
+    yield run
+    for name in ("mountpoint", "blkid", "mdadm", "mkfs.xfs", "mount"):
+        (machine.root.path / "usr/local/sbin" / name).unlink()
+
+
+TARGET = "/opt/turnback/models"
+
+
+def test_new_disks_become_one(disks: Callable[..., list[str]]) -> None:
+    """Every disk once, whatever links there are to it."""
+    calls = disks(*DISKS, played="mdadm mkfs.xfs mount")
+    assert calls[-3:] == [
+        "mdadm --create /dev/md/turnback --run --homehost=any --name=turnback --level=0 "
+        "--raid-devices=2 /dev/nvme1n1 /dev/nvme2n1",
+        "mkfs.xfs -f -K -L turnback /dev/md/turnback",
+        f"mount -o noatime /dev/md/turnback {TARGET}",
+    ]
+
+
+def test_one_disk_needs_no_array(disks: Callable[..., list[str]]) -> None:
+    """Build instances have one."""
+    calls = disks("nvme1n1", played="mkfs.xfs mount")
+    assert calls[-2:] == [
+        "mkfs.xfs -f -K -L turnback /dev/nvme1n1",
+        f"mount -o noatime /dev/nvme1n1 {TARGET}",
+    ]
+
+
+def test_disks_with_models_keep_them(disks: Callable[..., list[str]]) -> None:
+    """After a reboot nothing is made anew."""
+    calls = disks(*DISKS, played="mdadm blkid mount")
+    assert not any("--create" in call or call.startswith("mkfs") for call in calls)
+    assert calls[-1] == f"mount -o noatime /dev/played {TARGET}"
+
+
+def test_mounted_disks_are_left_alone(disks: Callable[..., list[str]]) -> None:
+    """The unit may be restarted."""
+    assert disks(*DISKS, played="mountpoint") == [f"mountpoint -q {TARGET}"]
+
+
+def test_machine_without_disks_boots(disks: Callable[..., list[str]]) -> None:
+    """Models go to the root volume, and the unit says so."""
+    assert disks(played="") == [f"mountpoint -q {TARGET}"]
 
 
 def test_pins_of_this_room_are_the_committed_ones() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from ami.versions import VERSIONS, read_versions, step_variables
 from runtime.contract.deployment import ImageSettings
+from runtime.contract.versions import SUPPORTED_ENGINES
 
 ROOT = Path(__file__).parents[2]
 PINS = read_versions()
@@ -121,6 +122,7 @@ def test_settings_take_the_images_engine_by_default() -> None:
     """A fleet of this kit boots an image of this kit."""
     default = ImageSettings().engine_version
     assert PINS["engine"]["vllm"].startswith(f"{default}.")
+    assert default in SUPPORTED_ENGINES
 
 
 @pytest.mark.parametrize(
@@ -128,6 +130,9 @@ def test_settings_take_the_images_engine_by_default() -> None:
     [
         (r"EFA installer (\d+\.\d+\.\d+)", "efa", "installer"),
         (r"libfabric (\d[\w.]*amzn[\w.]*)", "efa", "libfabric"),
+        (r"kernel module (\d[\d.]*\d)", "efa", "kernel_module"),
+        (r"at least (\d+) and \d", "nvidia", "driver_at_least"),
+        (r"at least \d+ and (\d[\d.]*\d), the open", "gdrcopy", "version_at_least"),
         (r"nixl-cu\d+ (\d+\.\d+\.\d+)", "nixl", "version"),
         (r"image of vLLM (\d+\.\d+\.\d+)", "engine", "vllm"),
     ],
