@@ -25,10 +25,11 @@ runtime=$(find "$environment" -name "libcudart.so.${NVIDIA_CUDA%%.*}" -print -qu
 [[ -n $runtime ]] || fail "the environment has no libcudart.so.${NVIDIA_CUDA%%.*}"
 dirname "$runtime" >/etc/ld.so.conf.d/990-turnback-cuda.conf
 ldconfig
-plugin=$(find "$environment" -path "*/${NIXL_PACKAGE//-/_}.libs/*" \
-  -name libplugin_LIBFABRIC.so -print -quit)
+readonly module=${NIXL_PACKAGE//-/_}
+plugin=$(find "$environment" -path "*/$module.libs/nixl/libplugin_LIBFABRIC.so" -print -quit)
 [[ -n $plugin ]] || fail "$NIXL_PACKAGE $NIXL_VERSION has no plugin for libfabric"
-# Its own folder has libraries that NIXL loads before the plugin.
-missing=$(LD_LIBRARY_PATH="$(dirname "$plugin")/..:$(dirname "$plugin")" ldd "$plugin" |
+# NIXL has its own libraries loaded before it loads a plugin.
+packages=${plugin%"/$module.libs/"*}
+missing=$(LD_LIBRARY_PATH="$packages/.$module.mesonpy.libs:$packages/$module.libs" ldd "$plugin" |
   awk '/not found/ { print $1 }')
 [[ -z $missing ]] || fail "NIXL's plugin for libfabric would not load without: ${missing//$'\n'/ }"

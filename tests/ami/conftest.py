@@ -74,10 +74,11 @@ def put_bundle(root: Root, versions: Versions) -> None:
     for name, source in bundle_files(versions).items():
         content = source.encode() if isinstance(source, str) else source.read_bytes()
         root.write(f"{WORK}/{name}", content, 0o755 if content.startswith(b"#!") else 0o644)
-    # A library with needs of its own stands for NIXL's plugin.
+    # A library stands for NIXL's plugin; what it needs lies in the other folder of the wheel.
     library = (root.path / "usr/lib/x86_64-linux-gnu/libselinux.so.1").resolve().read_bytes()
+    plugin = library.replace(b"libpcre2-8.so.0\0", b"libserdes.so\0\0\0\0")
     files: dict[str, dict[str, str | bytes]] = {
-        "nixl-cu13": {PLUGIN: library},
+        "nixl-cu13": {PLUGIN: plugin, ".nixl_cu13.mesonpy.libs/libserdes.so": library},
         "nvidia-cuda-runtime": {"nvidia/cu13/lib/libcudart.so.13": library},
     }
     lock = ""
