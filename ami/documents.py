@@ -92,7 +92,8 @@ def component_document(kind: Kind, bundle: Download, wheel: Download) -> str:
         "schemaVersion": "1.0",
         "phases": [
             {"name": "build", "steps": [*fetch, *_steps(kind)]},
-            {"name": "validate", "steps": [verify]},
+            # Scripts and kit are not to be in the image.
+            {"name": "validate", "steps": [verify, _bash("Remove", [f"rm -rf {WORK}"], 60)]},
             # Another machine: what lay in /var/tmp has not come along.
             {"name": "test", "steps": [*fetch, verify]},
         ],

@@ -164,10 +164,13 @@ def test_image_is_verified_before_and_after_the_snapshot(kind: Kind) -> None:
     """On the build instance, and on another that has booted from the image."""
     made = {phase["name"]: phase["steps"] for phase in document(kind)["phases"]}
     command = f"{WORK}/verify.sh {WORK}/{WHEEL.name}"
-    assert [step["name"] for step in made["validate"]] == ["Verify"]
+    assert [step["name"] for step in made["validate"]] == ["Verify", "Remove"]
+    assert f"rm -rf {WORK}" in made["validate"][-1]["inputs"]["commands"]
     assert [step["name"] for step in made["test"]] == ["Prepare", "Fetch", "Unpack", "Verify"]
     for phase in ("validate", "test"):
-        assert command in made[phase][-1]["inputs"]["commands"]
+        (verify,) = (step for step in made[phase] if step["name"] == "Verify")
+        assert command in verify["inputs"]["commands"]
+        assert verify["onFailure"] == "Abort"
 
 
 def test_downloads_are_checked_before_they_are_unpacked() -> None:
