@@ -2,6 +2,8 @@
 # The locks are made from locks/*.in:
 #   uv pip compile --universal --python-version 3.11 --generate-hashes locks/kit.in -o locks/kit.lock
 #   uv pip compile --no-deps --python-version 3.11 --generate-hashes locks/engine.in -o locks/engine.lock
+#   uv pip compile --universal --python-version 3.11 --generate-hashes pyproject.toml -c locks/kit.lock -o locks/node.lock
+#   uv pip compile --python-version 3.12 --python-platform x86_64-manylinux_2_39 --generate-hashes locks/engine-gpu.in -o locks/engine-gpu.lock
 #   npm install --package-lock-only --omit-lockfile-registry-resolved --prefix locks
 PYTHON ?= python3
 BIN := .venv/bin

@@ -17,7 +17,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
 from cdk_nag import AwsSolutionsChecks
 
-from cdk.settings import read_settings, settings_file
+from cdk.settings import only_image, read_settings, settings_file
 from cdk.wheel import build_kit_wheel
 from runtime.contract.deployment import DeploymentSettings
 from runtime.errors import BadInput, TurnbackError
@@ -66,7 +66,7 @@ def build(
         proxy_url=settings.downloads.proxy_url,
         env=env,
     )
-    image = ImageStack(app, f"{named}-image", name=settings.name, image=settings.image, env=env)
+    image = build_image(app, settings, kit_wheel=kit_wheel)
     fleet = FleetStack(
         app,
         f"{named}-fleet",
@@ -90,9 +90,29 @@ def build(
         env=env,
     )
     deployment = Deployment(network, image, fleet, router)
-    for stack in deployment.stacks():
+    for stack in (network, fleet, router):
         _mark(stack, settings)
     return deployment
+
+
+def build_image(app: cdk.App, settings: DeploymentSettings, *, kit_wheel: Path) -> ImageStack:
+    """Put the stack that builds images into an app; it needs none of the others.
+
+    Args:
+        app: where it goes.
+        settings: of the deployment.
+        kit_wheel: by which images are verified.
+    """
+    image = ImageStack(
+        *(app, f"turnback-{settings.name}-image"),
+        name=settings.name,
+        image=settings.image,
+        kit_wheel=kit_wheel,
+        tags_of_builds=settings.tags,
+        env=cdk.Environment(region=settings.aws_region),
+    )
+    _mark(image, settings)
+    return image
 
 
 def _mark(stack: cdk.Stack, settings: DeploymentSettings) -> None:
@@ -159,7 +179,10 @@ def _synth(arguments: argparse.Namespace) -> int:
     context |= dict(each.partition("=")[::2] for each in arguments.context)
     settings = read_settings(settings_file(context, ROOT), context)
     wheel = build_kit_wheel(ROOT, ROOT / "out" / "kit")
-    build(app, settings, kit_wheel=wheel, now=datetime.now(UTC))
+    if only_image(context):
+        build_image(app, settings, kit_wheel=wheel)
+    else:
+        build(app, settings, kit_wheel=wheel, now=datetime.now(UTC))
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     assembly = app.synth()
     if not by_cli:

@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
-def _edge(interrupted: str) -> Iterator[None]:
+def edge(interrupted: str) -> Iterator[None]:
     """Errors become messages and exit codes.
 
     Args:
@@ -101,14 +101,14 @@ def scale(
         raise typer.BadParameter("down ends all nodes; for fewer, scale up with smaller counts")
     if action == "up" and when_idle is not None:
         raise typer.BadParameter("--when-idle is for down")
-    with _edge(f"interrupted; what was asked of {name}'s groups stays asked"):
+    with edge(f"interrupted; what was asked of {name}'s groups stays asked"):
         if when_idle is not None and _is_busy(name, region, when_idle, as_json=as_json):
             return
         report = set_capacity(
             name,
             action,
             scale_clients(region),
-            _teller(as_json=as_json),
+            teller(as_json=as_json),
             counts={"prefill": prefill, "decode": decode},
             pace=Pace(timeout_s) if wait else None,
         )
@@ -130,14 +130,14 @@ def _is_busy(name: str, region: str, when_idle: int, *, as_json: bool) -> bool:
     idle_min = idle_s(name, ec2, autoscaling, commands, datetime.now(UTC)) / 60
     is_busy = idle_min < when_idle
     then = f"not yet {when_idle} min, nothing is ended" if is_busy else "scaling down"
-    _teller(as_json=as_json)(f"{name} has been idle for {idle_min:.1f} min: {then}")
+    teller(as_json=as_json)(f"{name} has been idle for {idle_min:.1f} min: {then}")
     if is_busy and as_json:
         told = {"deployment": name, "action": "down", "idle_min": round(idle_min, 1)}
         typer.echo(json.dumps(told | {"reached": None, "groups": [], "problems": []}))
     return is_busy
 
 
-def _teller(*, as_json: bool) -> Callable[[str], None]:
+def teller(*, as_json: bool) -> Callable[[str], None]:
     """Progress goes to stderr where a program reads stdout."""
     return lambda line: typer.echo(line, err=as_json)
 
@@ -183,11 +183,11 @@ def rollout(
     from runtime.aws.rollout.deployment import roll_out_deployment
     from runtime.aws.rollout.report import Pace
 
-    with _edge(f"interrupted; turnback rollout {name} continues"), _sigterm_as_interrupt():
+    with edge(f"interrupted; turnback rollout {name} continues"), _sigterm_as_interrupt():
         report = roll_out_deployment(
             name,
             rollout_clients(region),
-            _teller(as_json=as_json),
+            teller(as_json=as_json),
             Pace(ready_s=timeout_s, drain_s=drain_s, poll_s=_ROLLOUT_POLL_S),
         )
         if as_json:
@@ -233,7 +233,7 @@ def preflight(
     from runtime.contract.settings_file import FILE_KEY, overrides_in, read_settings
 
     given = dict(each.partition("=")[::2] for each in context or ())
-    with _edge("interrupted; nothing was changed"):
+    with edge("interrupted; nothing was changed"):
         file = Path(given.get(FILE_KEY, settings))
         plan = plan_of(read_settings(file, overrides_in(given)))
         findings = ask(plan, preflight_clients(plan.region))

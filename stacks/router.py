@@ -22,7 +22,8 @@ from stacks.constructs.store import HandleStore
 from stacks.image import ImageStack
 from stacks.network import NetworkStack
 
-ROOT_VOLUME_GIB = 50
+ROOT_VOLUME_GIB = 100
+"""At least the image's: routers boot the nodes' image where they have none of their own."""
 
 
 class RouterStack(Stack):

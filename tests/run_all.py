@@ -12,13 +12,18 @@ ROOT = Path(__file__).parents[1]
 KIT = ROOT / ".venv" / "bin"
 ENGINE_PYTHON = ROOT / ".venv-engine" / "bin" / "python"
 PYTEST = (str(KIT / "python"), "-m", "pytest", "-q")
+SCRIPTS = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "ami").rglob("*")
+    if path.is_file() and path.read_bytes().startswith(b"#!")
+)
 
 FAST: dict[str, tuple[str, ...]] = {
     "lint": (str(KIT / "ruff"), "check", "."),
     "format": (str(KIT / "ruff"), "format", "--check", "."),
     "types": (str(KIT / "mypy"),),
     "imports": (str(KIT / "lint-imports"),),
-    "shell": (str(KIT / "shellcheck"), ".ci/run", "stacks/user_data.sh"),
+    "shell": (str(KIT / "shellcheck"), ".ci/run", "stacks/user_data.sh", *SCRIPTS),
     "verification": (*PYTEST, "tests/verification"),
     "fuzz": (*PYTEST, "tests/fuzz"),
     "contract": (*PYTEST, "tests/contract"),
@@ -28,6 +33,7 @@ FAST: dict[str, tuple[str, ...]] = {
     "local": (*PYTEST, "tests/local"),
     "aws": (*PYTEST, "tests/aws"),
     "infra": (*PYTEST, "tests/infra"),
+    "ami": (*PYTEST, "tests/ami", "--ignore", "tests/ami/test_root.py"),
     "bench-router": (*PYTEST, "tests/bench_router"),
     "soak": (*PYTEST, "tests/soak"),
     "docs": (*PYTEST, "tests/docs"),
@@ -39,6 +45,8 @@ ENGINE: dict[str, tuple[str, ...]] = {
         *("-c", "tests/plugin/pytest.ini", "--rootdir", ".", "tests/plugin"),
     ),
     "plugin on the next vLLM": (str(ENGINE_PYTHON), "-m", "tests.plugin.on_next_engine"),
+    # Makes a Debian root, as root.
+    "image steps": (*PYTEST, "tests/ami/test_root.py"),
     "engine": (*PYTEST, "tests/engine"),
     "rehearsal": (str(KIT / "turnback"), "rehearse"),
 }

@@ -51,7 +51,7 @@ class FleetPlan:
         name: of the deployment, as in its tags.
         region: AWS's name.
         availability_zone: its name or its id, such as `us-west-2b` or `usw2-az2`.
-        ami_id: image of all nodes.
+        ami_id: image of all nodes; empty: none is built yet.
         roles: in any order.
         subnet_ids: that exist already; empty: the deployment makes its own.
     """
@@ -74,7 +74,7 @@ def plan_of(settings: DeploymentSettings) -> FleetPlan:
         name=settings.name,
         region=settings.aws_region,
         availability_zone=settings.availability_zone,
-        ami_id=settings.image.ami_id,
+        ami_id=settings.image.ami_id or "",
         roles=tuple(_role(role, settings.role(role)) for role in ROLES),
         subnet_ids=(network.subnet_id,) if isinstance(network, ImportedNetwork) else (),
     )

@@ -69,7 +69,12 @@ def checks_of(plan: FleetPlan, clients: PreflightClients, now: datetime) -> list
             "ec2:DescribeSubnets",
             partial(check_subnets, ec2, plan),
         ),
-        Check("image", plan.ami_id, "ec2:DescribeImages", partial(check_image, ec2, plan, now)),
+        Check(
+            "image",
+            plan.ami_id or "-",
+            "ec2:DescribeImages",
+            partial(check_image, ec2, plan, now),
+        ),
         Check(
             "price", plan.name, "pricing:GetProducts", partial(check_price, clients.pricing, plan)
         ),

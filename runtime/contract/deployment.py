@@ -12,6 +12,7 @@ from runtime.contract.node import EngineVersion, Frozen, KvTransferSpec
 from runtime.contract.rules import CidrText, HttpUrl, region_of, rule_problems
 
 AmiId = Annotated[str, Field(pattern=r"^ami-([0-9a-f]{8}|[0-9a-f]{17})$")]
+SubnetId = Annotated[str, Field(pattern=r"^subnet-([0-9a-f]{8}|[0-9a-f]{17})$")]
 ReservationId = Annotated[str, Field(pattern=r"^cr-([0-9a-f]{8}|[0-9a-f]{17})$")]
 
 
@@ -68,7 +69,7 @@ class RoleSettings(Frozen):
     """How many more may run while `turnback rollout` replaces nodes; a limit, no node that runs."""
     tensor_parallel_size: Literal[1, 2, 4, 8] = 8
     """GPUs that one engine spans; a node runs one engine."""
-    root_volume_gib: int = Field(default=200, ge=50, le=16_384)
+    root_volume_gib: int = Field(default=200, ge=100, le=16_384)
     """Encrypted root volume; models lie on the instance store. New instances only."""
     capacity: CapacityPlan = OnDemand()
 
@@ -104,7 +105,7 @@ class ImportedNetwork(Frozen):
 
     kind: Literal["imported"]
     vpc_id: str = Field(pattern=r"^vpc-([0-9a-f]{8}|[0-9a-f]{17})$")
-    subnet_id: str = Field(pattern=r"^subnet-([0-9a-f]{8}|[0-9a-f]{17})$")
+    subnet_id: SubnetId
     """Private, in the deployment's zone, with a way to the services of docs/deploy.md."""
     client_cidrs: tuple[CidrText, ...] = Field(min_length=1)
     """Who may reach the router's address."""
@@ -118,10 +119,20 @@ class ImageSettings(Frozen):
 
     engine_version: EngineVersion = "0.33"
     """Minor version of vLLM in the image; a node refuses an image of another one."""
-    ami_id: AmiId
-    """Of GPU nodes. Changing it: new instances only."""
+    ami_id: AmiId | None = None
+    """Of GPU nodes, as `turnback image build` prints it. None: the image stack alone can be
+    deployed. Changing it: new instances only."""
     router_ami_id: AmiId | None = None
     """Of router nodes; None: the same."""
+    build_instance_type: str = Field(default="g6.2xlarge", pattern=r"^[a-z0-9-]+\.[a-z0-9-]+$")
+    """On which the nodes' image is built and tested: x86-64 with an NVIDIA GPU, which the
+    driver wants to see. Next build."""
+    build_subnet_id: SubnetId | None = None
+    """With a way to the internet, for build instances; None: the account's default VPC."""
+    build_security_group_id: str | None = Field(
+        default=None, pattern=r"^sg-([0-9a-f]{8}|[0-9a-f]{17})$"
+    )
+    """Of build instances, with outbound HTTP and HTTPS; with `build_subnet_id` alone."""
 
 
 class RouterSettings(Frozen):
@@ -180,7 +191,7 @@ class DeploymentSettings(Frozen):
     prefill: RoleSettings = RoleSettings()
     decode: RoleSettings = RoleSettings()
     network: NetworkSettings
-    image: ImageSettings
+    image: ImageSettings = ImageSettings()
     router: RouterSettings = RouterSettings()
     downloads: DownloadSettings = DownloadSettings()
 

@@ -14,7 +14,6 @@ from runtime.contract.rules import profile_names, rule_problems
 from runtime.errors import BadSettings, Problem
 
 _KINDS = {"on_demand", "reservation", "capacity_block", "own", "imported"}
-_FIRST_AMI = "give the id of an image that holds the kit's environments (docs/deploy.md)"
 
 
 def load_deployment(
@@ -65,8 +64,8 @@ def _problem(entry: ErrorDetails, source: str) -> Problem:
     if entry["type"] == "missing" and field not in setting_paths():
         return Problem(field, "nothing", message, f"add the table [{field}] to {source}")
     if entry["type"] == "missing":
-        fix = _FIRST_AMI if field == "image.ami_id" else f"add it to {source}"
-        return Problem(field, "nothing", message, f"{fix}, or -c turnback:{field}=VALUE")
+        fix = f"add it to {source}, or -c turnback:{field}=VALUE"
+        return Problem(field, "nothing", message, fix)
     return Problem(
         field, repr(entry["input"]), message, f"correct it in {source} or -c turnback:{field}"
     )

@@ -258,6 +258,31 @@ def _tags_are_free(raw: Raw) -> Iterator[Problem]:
             )
 
 
+def _builds_are_placed(raw: Raw) -> Iterator[Problem]:
+    image = _table(raw, "image")
+    for given, missing in (("subnet", "security_group"), ("security_group", "subnet")):
+        if image.get(f"build_{given}_id") and not image.get(f"build_{missing}_id"):
+            yield Problem(
+                f"image.build_{missing}_id",
+                "nothing",
+                f"an id, since image.build_{given}_id is given; or neither of both",
+                f"give it, or remove image.build_{given}_id to build in the default VPC",
+            )
+
+
+def image_problem(raw: Raw) -> Iterator[Problem]:
+    """A fleet needs an image; the stack that builds images does not."""
+    if not _table(raw, "image").get("ami_id"):
+        name = raw.get("name", "NAME")
+        yield Problem(
+            "image.ami_id",
+            "nothing",
+            "the id of an image of this kit; only the image stack goes without one",
+            f"cdk deploy -c turnback:only=image, then turnback image build {name} --wait: it "
+            "prints the line for [image] (docs/image.md); or -c turnback:image.ami_id=VALUE",
+        )
+
+
 def profile_names() -> list[str]:
     """Names of the committed profiles."""
     return sorted(path.stem for path in PROFILES.glob("*.toml"))
@@ -276,4 +301,5 @@ RULES: tuple[Rule, ...] = (
     _clients_are_named,
     _plain_http_is_wanted,
     _tags_are_free,
+    _builds_are_placed,
 )

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from runtime.contract.deployment import DeploymentSettings, setting_paths
 from runtime.contract.load import load_deployment
+from runtime.contract.rules import image_problem
 from runtime.errors import BadInput, Problem
 
 PREFIX = "turnback:"
@@ -18,22 +19,28 @@ PREFIX = "turnback:"
 FILE_KEY = f"{PREFIX}settings"
 """Names another settings file."""
 
+ONLY_KEY = f"{PREFIX}only"
+"""`-c turnback:only=image`: the image stack and no other, for which no image is needed."""
+
 
 def overrides_in(context: Mapping[str, object]) -> dict[str, object]:
     """Dotted path -> value of a context's overrides; other keys are not looked at."""
     return {
         key.removeprefix(PREFIX): value
         for key, value in context.items()
-        if key.startswith(PREFIX) and key != FILE_KEY
+        if key.startswith(PREFIX) and key not in (FILE_KEY, ONLY_KEY)
     }
 
 
-def read_settings(path: Path, overrides: Mapping[str, object]) -> DeploymentSettings:
+def read_settings(
+    path: Path, overrides: Mapping[str, object], *, needs_image: bool = False
+) -> DeploymentSettings:
     """Read the file, put overrides over it, validate both together.
 
     Args:
         path: TOML file.
         overrides: dotted path of a setting -> value; text is read as TOML where it is TOML.
+        needs_image: whether `image.ami_id` must be there.
 
     Raises:
         BadSettings: with every problem of file and overrides.
@@ -54,6 +61,8 @@ def read_settings(path: Path, overrides: Mapping[str, object]) -> DeploymentSett
             _put(raw, dotted.split("."), _scalar(dotted, value))
         else:
             problems.append(_unknown(dotted, value))
+    if needs_image:
+        problems.extend(image_problem(raw))
     return load_deployment(raw, path.name, problems)
 
 

@@ -28,6 +28,31 @@ class NodeStatus(Frozen):
     """Of an engine."""
 
 
+BOOT_FILE = Path("/var/lib/turnback/boot.json")
+"""In the unit's StateDirectory: a failure outlasts the unit."""
+
+
+class BootReport(Frozen):
+    """How far a node's boot has come, or why it did not come further."""
+
+    format: Literal[1] = 1
+    """Of this file."""
+    state: Literal["booting", "serving", "draining", "failed"]
+    step: str = Field(min_length=1)
+    """Of the boot: kit, spec, image, transport, model, engine."""
+    since_unix_s: float
+    """When the state or step began."""
+    generation: str = ""
+    """Of the NodeSpec, once it has been read."""
+    starts: int = Field(default=0, ge=0)
+    """Of the engine since the machine started."""
+    what: str = ""
+    """Of a failure, one line; with got, allowed and fix."""
+    got: str = ""
+    allowed: str = ""
+    fix: str = ""
+
+
 class NodeReport(Frozen):
     """A machine's answer to `python -m runtime.launch.node_report`."""
 

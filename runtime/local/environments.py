@@ -35,6 +35,8 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PYTHONS = ((3, 11), (3, 13))
 STORE_SERVERS = ("redis-server", "valkey-server")
 STORE_PACKAGE = "redis-server"
+ROOT_PACKAGE = "debootstrap"
+"""What tests/ami makes a root of."""
 POLICY = Path("/usr/sbin/policy-rc.d")
 _STAMP = ".turnback-setup"
 
@@ -209,16 +211,31 @@ def store_install(is_on_path: Callable[[str], bool], *, is_root: bool, run: Run)
     """
     if any(map(is_on_path, STORE_SERVERS)):
         return None
+    line = package_install(STORE_PACKAGE, STORE_SERVERS, is_on_path, is_root=is_root, run=run)
+    if is_root and is_on_path("apt-get") and is_on_path("systemctl"):
+        run(["systemctl", "disable", "--quiet", STORE_PACKAGE])  # nor at the next boot
+    return line
+
+
+def package_install(
+    package: str,
+    programs: Sequence[str],
+    is_on_path: Callable[[str], bool],
+    *,
+    is_root: bool,
+    run: Run,
+) -> str | None:
+    """Install a Debian package, unless one of its programs is there; else as `store_install`."""
+    if any(map(is_on_path, programs)):
+        return None
     install = "env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends"
     if is_root and is_on_path("apt-get"):
-        command = [*install.split(), STORE_PACKAGE]
+        command = [*install.split(), package]
         if run(command) != 0:  # package lists are old, or have never been fetched
             run(["apt-get", "update", "-qq"])
             run(command)
-        if is_on_path("systemctl"):
-            run(["systemctl", "disable", "--quiet", STORE_PACKAGE])  # nor at the next boot
-    found = any(map(is_on_path, STORE_SERVERS))
-    return None if found else f"sudo apt-get install -y {STORE_PACKAGE}"
+    found = any(map(is_on_path, programs))
+    return None if found else f"sudo apt-get install -y {package}"
 
 
 @contextmanager
@@ -240,15 +257,20 @@ def services_stay_off(policy: Path = POLICY) -> Iterator[None]:
         policy.unlink()
 
 
-def _ensure_store_server() -> None:
+def _ensure_system_tools() -> None:
+    def is_on_path(program: str) -> bool:
+        return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is not None
+
+    is_root = os.geteuid() == 0
     with services_stay_off():
-        line = store_install(
-            lambda program: shutil.which(program) is not None,
-            is_root=os.geteuid() == 0,
-            run=run_command,
+        line = store_install(is_on_path, is_root=is_root, run=run_command)
+        if line is not None:
+            print(f"tests of the shared store need a server: {line}")  # noqa: T201
+        line = package_install(
+            ROOT_PACKAGE, [ROOT_PACKAGE], is_on_path, is_root=is_root, run=run_command
         )
-    if line is not None:
-        print(f"tests of the shared store need a server: {line}")  # noqa: T201
+        if line is not None:
+            print(f"tests of the image's steps need {ROOT_PACKAGE}: {line}")  # noqa: T201
 
 
 def main() -> int:
@@ -262,7 +284,7 @@ def main() -> int:
         _make(ENGINE, engine_inputs, _fill_engine)
         cli_inputs = [*(LOCKS / name for name in CDK_CLI_LOCKS), Path(__file__)]
         make_once(CDK_CLI, cli_inputs, lambda: fill_cdk_cli(CDK_CLI, KIT, run_command))
-        _ensure_store_server()
+        _ensure_system_tools()
     except TurnbackError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return error.exit_code

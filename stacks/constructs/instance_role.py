@@ -8,7 +8,7 @@ from constructs import Construct
 
 from stacks.constructs.reasons import acknowledge
 
-_SESSION_ACTIONS = (
+SESSION_ACTIONS = (
     "ssm:UpdateInstanceInformation",
     "ssmmessages:CreateControlChannel",
     "ssmmessages:CreateDataChannel",
@@ -23,6 +23,9 @@ _SESSION_ACTIONS = (
 )
 """What the SSM agent needs for sessions and commands. AmazonSSMManagedInstanceCore gives
 that and every parameter of the account besides."""
+
+METRICS_NAMESPACE = "turnback"
+"""Of the CloudWatch agent, as ami/files/cloudwatch-*.json say it."""
 
 
 class InstanceRole(Construct):
@@ -52,8 +55,9 @@ class InstanceRole(Construct):
             inline_policies={
                 "Instance": iam.PolicyDocument(
                     statements=[
-                        iam.PolicyStatement(actions=[*_SESSION_ACTIONS], resources=["*"]),
+                        iam.PolicyStatement(actions=[*SESSION_ACTIONS], resources=["*"]),
                         iam.PolicyStatement(actions=["ssm:GetParameter"], resources=[parameter]),
+                        _may_put_metrics(),
                         *statements,
                     ]
                 )
@@ -62,5 +66,14 @@ class InstanceRole(Construct):
         acknowledge(
             self.role,
             "IAM5[Resource::*]",
-            "The SSM agent's actions, and ec2:DescribeInstances of the router, take no resource.",
+            "The SSM agent's and the CloudWatch agent's actions, and ec2:DescribeInstances of "
+            "the router, take no resource.",
         )
+
+
+def _may_put_metrics() -> iam.PolicyStatement:
+    return iam.PolicyStatement(
+        actions=["cloudwatch:PutMetricData"],
+        resources=["*"],
+        conditions={"StringEquals": {"cloudwatch:namespace": METRICS_NAMESPACE}},
+    )

@@ -159,7 +159,7 @@ def test_file_that_is_nothing_of_ours_is_told() -> None:
     with pytest.raises(BadSettings) as failure:
         load_deployment({"kv": 3, "prefill": [], "network": "x", "router": None}, "x.toml")
     fields = {problem.field for problem in failure.value.problems}
-    assert {"name", "kv", "prefill", "network", "router", "model", "image"} <= fields
+    assert {"name", "kv", "prefill", "network", "router", "model"} <= fields
 
 
 def test_model_cannot_be_made_around_the_rules() -> None:

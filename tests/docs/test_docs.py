@@ -1,6 +1,7 @@
 """The documentation names everything a user can set or read."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 from runtime.cli import app
 from runtime.contract import http
 from runtime.contract.deployment import setting_paths
+from runtime.contract.image import ImageFile
 from runtime.contract.instances import INSTANCE_TYPES
 from runtime.contract.keys import ApiKey, ApiKeys
 from runtime.contract.node import (
@@ -34,7 +36,14 @@ ROOT = Path(__file__).parents[2]
 ROUTER = (ROOT / "docs" / "router.md").read_text("utf-8")
 REFERENCE = "\n".join(
     (ROOT / "docs" / page).read_text("utf-8")
-    for page in ("reference.md", "router.md", "security.md", "deploy.md", "aws-commands.md")
+    for page in (
+        "reference.md",
+        "router.md",
+        "security.md",
+        "deploy.md",
+        "aws-commands.md",
+        "image.md",
+    )
 )
 SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
 COMPLAINTS = (ROOT / "docs" / "router-complaints.md").read_text("utf-8")
@@ -44,12 +53,22 @@ README = (ROOT / "README.md").read_text("utf-8")
 COMMANDS = typer.main.get_command(app)
 
 
+def leaves(commands: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Commands with their words; a group's are those below it."""
+    for name, command in commands.items():
+        below = vars(command).get("commands")
+        if below is None:
+            yield prefix + name, command
+        else:
+            yield from leaves(below, f"{prefix}{name} ")
+
+
 def test_every_command_and_option_is_documented() -> None:
     """A flag that is not in the reference fails here."""
     commands: dict[str, Any] = vars(COMMANDS)["commands"]
-    names = {"demo", "up", "rehearse", "router", "reuse", "scale", "rollout", "preflight"}
+    names = {"demo", "up", "rehearse", "router", "reuse", "scale", "rollout", "preflight", "image"}
     assert set(commands) == names
-    for name, command in commands.items():
+    for name, command in leaves(commands):
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
         for option in command.params:
             for flag in option.opts:
@@ -69,7 +88,7 @@ def test_reference_names_every_command() -> None:
     [
         *(NodeSpec, ServingSpec, KvTransferSpec, CpuSpec, RouterSpec),
         *(NodeAddress, ApiKeys, ApiKey, TransportSpec, ImageSpec),
-        *(NodeStatus, NodeReport),
+        *(NodeStatus, NodeReport, ImageFile),
         *(Profile, ProfileServing, WorkloadSpec),
     ],
 )

@@ -127,7 +127,10 @@ def scrubbed(value: Any) -> Any:
         }
     if isinstance(value, list):
         return [scrubbed(each) for each in value]
-    return re.sub(r"\b[0-9a-f]{64}\b", "<hash>", value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    named = re.sub(r"-(node|router)-[0-9a-f]{12}$", r"-\1-<digest>", value)
+    return re.sub(r"\b[0-9a-f]{64}\b", "<hash>", named)
 
 
 def golden(name: str) -> dict[str, Any]:

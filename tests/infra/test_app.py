@@ -85,7 +85,7 @@ def test_tags_and_boundary_reach_everything(changed: Changed) -> None:
             for tags in (properties.get("Tags"),):
                 if tags is not None:
                     assert "cost-centre" in json.dumps(tags), key
-    assert roles == 3
+    assert roles == 7
     for role in ("prefill", "router"):
         for each in made.launch_template(role)["TagSpecifications"]:
             assert {"Key": "cost-centre", "Value": "ml"} in each["Tags"]

@@ -74,7 +74,13 @@ def test_props_of_the_stack_win_over_the_settings(
         network=settings.network,
         env=env,
     )
-    image = ImageStack(app, "Image", name="demo", image=settings.image, env=env)
+    image = ImageStack(
+        *(app, "Image"),
+        name="demo",
+        image=settings.image,
+        kit_wheel=wheel(tmp_path),
+        env=env,
+    )
     fleet = FleetStack(
         *(app, "Fleet"),
         settings=settings,
@@ -102,7 +108,7 @@ def test_props_are_held_to_the_same_rules(tmp_path: Path) -> None:
         network=settings.network,
         env=aws_cdk.Environment(region="us-west-2"),
     )
-    image = ImageStack(app, "Image", name="demo", image=settings.image)
+    image = ImageStack(app, "Image", name="demo", image=settings.image, kit_wheel=wheel(tmp_path))
     with pytest.raises(ValueError, match="at least 15 s"):
         FleetStack(
             *(app, "Fleet"),

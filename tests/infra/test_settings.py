@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cdk.settings import read_settings, settings_file
+from cdk.settings import only_image, read_settings, settings_file
 from runtime.errors import BadInput, BadSettings
 from tests.infra.synth import AMI, ROOT
 
@@ -22,8 +22,27 @@ def test_committed_file_leaves_three_values_open() -> None:
         read_settings(FILE, {})
     asked = {problem.field: problem.fix for problem in failure.value.problems}
     assert set(asked) == {"name", "availability_zone", "image.ami_id"}
-    assert "docs/deploy.md" in asked["image.ami_id"]
+    assert "turnback image build NAME --wait" in asked["image.ami_id"]
     assert all(f"-c turnback:{field}=VALUE" in fix for field, fix in asked.items())
+
+
+def test_image_stack_alone_needs_no_image() -> None:
+    """It is what builds the first one; all other rules hold."""
+    context = {key: value for key, value in NEEDED.items() if "ami_id" not in key}
+    only = context | {"turnback:only": "image"}
+    assert only_image(only)
+    assert read_settings(FILE, only).image.ami_id is None
+    with pytest.raises(BadSettings) as failure:
+        read_settings(FILE, context)
+    assert [problem.field for problem in failure.value.problems] == ["image.ami_id"]
+    assert "turnback image build demo --wait" in failure.value.problems[0].fix
+
+
+def test_no_other_part_can_be_had_alone() -> None:
+    """A word that means nothing must not deploy everything."""
+    with pytest.raises(BadInput, match="cannot be had alone") as failure:
+        read_settings(FILE, NEEDED | {"turnback:only": "router"})
+    assert "turnback:only=image" in failure.value.allowed
 
 
 def test_committed_file_is_the_published_pair() -> None:
@@ -158,4 +177,5 @@ def test_missing_table_is_asked_for_as_one(tmp_path: Path) -> None:
     with pytest.raises(BadSettings) as failure:
         read_settings(file, {})
     asked = {problem.field: problem.fix for problem in failure.value.problems}
-    assert asked["image"] == "add the table [image] to deployment.toml"
+    assert asked["model"] == "add the table [model] to deployment.toml"
+    assert "image" not in asked

@@ -69,6 +69,9 @@ def check_subnets(ec2: Any, plan: FleetPlan) -> list[Finding]:
 
 def check_image(ec2: Any, plan: FleetPlan, now: datetime) -> list[Finding]:
     """Whether the AMI can be started on the kit's instance types."""
+    if not plan.ami_id:
+        fix = f"turnback image build {plan.name} --wait (docs/image.md)"
+        return [Finding("image", "-", "fail", "image.ami_id is not given", fix)]
     try:
         images = ec2.describe_images(ImageIds=[plan.ami_id])["Images"]
     except ClientError as error:

@@ -76,6 +76,7 @@ LISTINGS: Mapping[str, Listing] = {
         "iam", "list_instance_profiles", "InstanceProfiles[].InstanceProfileName"
     ),
     "AWS::IAM::Role": Listing("iam", "list_roles", "Roles[].RoleName"),
+    "AWS::Logs::LogGroup": Listing("logs", "describe_log_groups", "logGroups[].arn"),
     "AWS::S3::Bucket": Listing("s3", "list_buckets", "Buckets[].Name"),
     "AWS::SSM::Parameter": Listing("ssm", "describe_parameters", "Parameters[].Name"),
     "AWS::SecretsManager::Secret": Listing("secretsmanager", "list_secrets", "SecretList[].ARN"),

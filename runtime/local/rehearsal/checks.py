@@ -15,6 +15,12 @@ SKIPPED = frozenset(
     {
         "AWS::CDK::Metadata",
         "AWS::EC2::SecurityGroupEgress",
+        "AWS::ImageBuilder::Component",
+        "AWS::ImageBuilder::DistributionConfiguration",
+        "AWS::ImageBuilder::ImagePipeline",
+        "AWS::ImageBuilder::ImageRecipe",
+        "AWS::ImageBuilder::InfrastructureConfiguration",
+        "AWS::ImageBuilder::LifecyclePolicy",
         "AWS::S3::BucketPolicy",
     }
 )

@@ -121,6 +121,14 @@ def test_image(changes: dict[str, Any], status: str) -> None:
     assert asked_image(answer).status == status
 
 
+def test_image_that_is_not_built_yet_fails_with_the_command() -> None:
+    """Everything else can be asked before an image is built; nothing is asked of this."""
+    with answering("ec2") as ec2:
+        [finding] = check_image(ec2, fleet_plan(ami_id=""), NOW)
+    assert (finding.status, finding.subject) == ("fail", "-")
+    assert "turnback image build ours --wait" in finding.fix
+
+
 @pytest.mark.parametrize("error", ["", "InvalidAMIID.NotFound", "InvalidAMIID.Malformed"])
 def test_missing_image_fails(error: str) -> None:
     """Whether EC2 refuses the id or lists nothing."""

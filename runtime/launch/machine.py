@@ -1,0 +1,113 @@
+"""Where facts about a machine are read: the real one, or a tree made for tests."""
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_LAST_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A command that has ended, or was ended.
+
+    Attributes:
+        code: exit code; None: it did not end in time, or there is no such program.
+        out: stdout.
+        err: stderr, or why it could not be run.
+        took_s: wall time.
+    """
+
+    code: int | None
+    out: str
+    err: str
+    took_s: float
+
+    @property
+    def is_good(self) -> bool:
+        """It ended with 0."""
+        return self.code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Files under a root and programs on a path.
+
+    Attributes:
+        root: `/`, or a folder that holds sys, proc, etc and so on.
+        path: folders of programs, as in PATH.
+        env: further variables of every program.
+    """
+
+    root: Path = Path("/")
+    path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def at(self, path: str | Path) -> Path:
+        """Where an absolute path lies."""
+        return self.root / str(path).lstrip("/")
+
+    def text(self, path: str | Path) -> str | None:
+        """A file's text without white space around it; None: it cannot be read."""
+        try:
+            return self.at(path).read_text("utf-8", errors="replace").strip()
+        except OSError:
+            return None
+
+    def names(self, folder: str | Path) -> list[str]:
+        """What a folder holds, sorted; empty: it is not there."""
+        try:
+            return sorted(each.name for each in self.at(folder).iterdir())
+        except OSError:
+            return []
+
+    def run(self, argv: Sequence[str], timeout_s: float) -> Ran:
+        """Run a program to its end; after `timeout_s` it and all that it started are killed."""
+        began_s = time.monotonic()
+        env = {**os.environ, **self.env, "PATH": self.path, "LC_ALL": "C"}
+        try:
+            process = subprocess.Popen(
+                argv,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Ran(None, "", str(error), time.monotonic() - began_s)
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.communicate()
+            told = f"no end within {timeout_s:g} s"
+            return Ran(None, "", told, time.monotonic() - began_s)
+        return Ran(
+            process.returncode,
+            out[-_LAST_BYTES:],
+            err[-_LAST_BYTES:],
+            time.monotonic() - began_s,
+        )
+
+    def efa_devices(self) -> list[str]:
+        """Names of the verbs devices whose driver is EFA's.
+
+        Source: /sys/class/infiniband; other verbs devices may stand beside them.
+        """
+        return [
+            name
+            for name in self.names("/sys/class/infiniband")
+            if self._driver(f"/sys/class/infiniband/{name}/device/driver") == "efa"
+        ]
+
+    def _driver(self, link: str) -> str | None:
+        try:
+            return self.at(link).readlink().name
+        except OSError:
+            return None
