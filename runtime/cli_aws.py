@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
-def _edge(interrupted: str) -> Iterator[None]:
+def edge(interrupted: str) -> Iterator[None]:
     """Errors become messages and exit codes.
 
     Args:
@@ -101,7 +101,7 @@ def scale(
         raise typer.BadParameter("down ends all nodes; for fewer, scale up with smaller counts")
     if action == "up" and when_idle is not None:
         raise typer.BadParameter("--when-idle is for down")
-    with _edge(f"interrupted; what was asked of {name}'s groups stays asked"):
+    with edge(f"interrupted; what was asked of {name}'s groups stays asked"):
         if when_idle is not None and _is_busy(name, region, when_idle, as_json=as_json):
             return
         report = set_capacity(
@@ -183,7 +183,7 @@ def rollout(
     from runtime.aws.rollout.deployment import roll_out_deployment
     from runtime.aws.rollout.report import Pace
 
-    with _edge(f"interrupted; turnback rollout {name} continues"), _sigterm_as_interrupt():
+    with edge(f"interrupted; turnback rollout {name} continues"), _sigterm_as_interrupt():
         report = roll_out_deployment(
             name,
             rollout_clients(region),
@@ -233,7 +233,7 @@ def preflight(
     from runtime.contract.settings_file import FILE_KEY, overrides_in, read_settings
 
     given = dict(each.partition("=")[::2] for each in context or ())
-    with _edge("interrupted; nothing was changed"):
+    with edge("interrupted; nothing was changed"):
         file = Path(given.get(FILE_KEY, settings))
         plan = plan_of(read_settings(file, overrides_in(given)))
         findings = ask(plan, preflight_clients(plan.region))
