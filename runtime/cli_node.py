@@ -3,10 +3,9 @@
 import asyncio
 import os
 import signal
-import sys
 import threading
 import time
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -142,23 +141,35 @@ def stage(
     region: Annotated[str, typer.Option(help="Left out: the environment's.")] = "",
 ) -> None:
     """Upload a model to a deployment's bucket, from where its nodes take it."""
+    from runtime.cli_aws import edge
+
+    with edge("interrupted; what is uploaded stays, run it again"):
+        stage_deployed(name, folder, lambda line: typer.echo(line, err=True), model, region)
+
+
+def stage_deployed(
+    name: str, folder: Path, say: Callable[[str], None], model: str = "", region: str = ""
+) -> None:
+    """Stage a folder for a deployment.
+
+    Args:
+        name: of the deployment.
+        folder: with the model's files.
+        say: told now and then.
+        model: id/revision; empty: the one that is deployed.
+        region: empty: the environment's.
+
+    Raises:
+        BadInput, StartFailed: as their names say.
+    """
     from runtime.aws.clients import client, transfer_client
     from runtime.aws.models.stage import stage_model
     from runtime.aws.parameter import parameter_text
-    from runtime.cli_aws import edge
 
-    say = partial(_to_stderr, "")
-    with edge("interrupted; what is uploaded stays, run it again"):
-        ssm = client("ssm", region)
-        bucket = parameter_text(ssm, model_bucket_parameter(name))
-        named = model or _deployed_model(parameter_text(ssm, f"/turnback/{name}/decode"))
-        stage_model(transfer_client(region), bucket, named, folder, say)
-    typer.echo(f"s3://{bucket} has {named}")
-
-
-def _to_stderr(prefix: str, line: str) -> None:
-    sys.stderr.write(f"{prefix}{line}\n")
-    sys.stderr.flush()
+    ssm = client("ssm", region)
+    bucket = parameter_text(ssm, model_bucket_parameter(name))
+    named = model or _deployed_model(parameter_text(ssm, f"/turnback/{name}/decode"))
+    stage_model(transfer_client(region), bucket, named, folder, say)
 
 
 def _deployed_model(text: str) -> str:

@@ -10,16 +10,16 @@ from runtime.errors import BadInput, StartFailed, TurnbackError
 
 AwsErrors = (BotoCoreError, ClientError, Boto3Error)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_GIB = 1024**3
 
 
 class Stopped(Exception):
     """The process was told to end."""
 
 
-def gib(size_bytes: float) -> str:
+def shown(size_bytes: float) -> str:
     """A size for people."""
-    return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB / 10 else f"{size_bytes:.0f} B"
+    is_large = size_bytes >= 1024**3
+    return f"{size_bytes / 1024**3:.1f} GiB" if is_large else f"{size_bytes / 1024**2:.1f} MiB"
 
 
 def not_staged(name: str, bucket: str, error: Exception) -> BadInput:

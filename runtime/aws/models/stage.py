@@ -63,7 +63,7 @@ def stage_model(s3: Any, bucket: str, name: str, folder: Path, say: Say) -> Mode
     paths, stop = files_of(folder), threading.Event()
     sizes = [path.stat().st_size for path in paths]
     try:
-        say(f"hashing {len(paths)} files, {failures.gib(sum(sizes))}")
+        say(f"hashing {len(paths)} files, {failures.shown(sum(sizes))}")
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             digests = list(pool.map(lambda path: sha256_of(path, stop), paths))
         files = [
@@ -86,7 +86,7 @@ def stage_model(s3: Any, bucket: str, name: str, folder: Path, say: Say) -> Mode
     except BaseException:  # also Ctrl-C: threads must not go on hashing
         stop.set()
         raise
-    say(f"{name} is staged: {len(files)} files, {failures.gib(manifest.size_bytes)}")
+    say(f"{name} is staged: {len(files)} files, {failures.shown(manifest.size_bytes)}")
     return manifest
 
 
@@ -133,7 +133,7 @@ def _upload(
     prefix = model_prefix(name)
     missing = [each for each in files if not _is_there(s3, bucket, prefix, each)]
     progress = Progress("uploaded", sum(each.size_bytes for each in missing), say, stop)
-    say(f"uploading {len(missing)} of {len(files)} files, {failures.gib(progress.total_bytes)}")
+    say(f"uploading {len(missing)} of {len(files)} files, {failures.shown(progress.total_bytes)}")
     for each in missing:  # s3transfer sends parts of a file side by side
         s3.upload_file(
             str(folder / each.path),

@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError
 from pydantic import ValidationError
 
 from runtime.aws.models import failures
-from runtime.aws.models.failures import Stopped, gib
+from runtime.aws.models.failures import Stopped, shown
 from runtime.aws.patience import passes
 from runtime.contract.explain import explain
 from runtime.contract.model import MANIFEST, ModelFile, ModelManifest, model_prefix
@@ -79,7 +79,7 @@ class Progress:
         per_s = self.done_bytes / max(self.clock() - self._began_s, 1e-3)
         left_s = (self.total_bytes - self.done_bytes) / max(per_s, 1.0)
         return (
-            f"{self.verb} {gib(self.done_bytes)} of {gib(self.total_bytes)}, "
+            f"{self.verb} {shown(self.done_bytes)} of {shown(self.total_bytes)}, "
             f"{per_s / 1024**2:.0f} MiB/s, {max(left_s, 0):.0f} s left"
         )
 
@@ -125,7 +125,7 @@ def sync_model(
         Stopped: `stop` was set.
     """
     if (known := _marked(folder)) and all(_has_size(folder, each) for each in known.files):
-        say(f"{name} is whole since an earlier boot: {gib(known.size_bytes)}")
+        say(f"{name} is whole since an earlier boot: {shown(known.size_bytes)}")
         return
     bucket = find_bucket()
     try:
@@ -134,7 +134,7 @@ def sync_model(
         _write_mark(folder, text)
     except OSError as error:
         raise failures.disk(folder, error) from error
-    say(f"{name} is whole: {len(manifest.files)} files, {gib(manifest.size_bytes)}")
+    say(f"{name} is whole: {len(manifest.files)} files, {shown(manifest.size_bytes)}")
 
 
 def read_manifest(s3: Any, bucket: str, name: str) -> tuple[ModelManifest, str]:
@@ -204,7 +204,7 @@ class _Sync:
         missing = [each for each in manifest.files if each.path not in whole]
         self._check_room(missing)
         size_bytes = sum(each.size_bytes for each in missing)
-        self.say(f"fetching {len(missing)} files, {gib(size_bytes)}, from s3://{self.bucket}")
+        self.say(f"fetching {len(missing)} files, {shown(size_bytes)}, from s3://{self.bucket}")
         progress = Progress("fetched", size_bytes, self.say, self.stop)
         # The largest first: the last to end is then a small one.
         ordered = sorted(missing, key=lambda each: -each.size_bytes)
@@ -221,7 +221,7 @@ class _Sync:
                 wanted -= self._part(each).stat().st_size
         free = shutil.disk_usage(self.folder).free
         if wanted > free:
-            raise failures.full(self.folder, f"{gib(free)} free, {gib(wanted)} to fetch")
+            raise failures.full(self.folder, f"{shown(free)} free, {shown(wanted)} to fetch")
 
     def _part(self, file: ModelFile) -> Path:
         target = self.folder / file.path

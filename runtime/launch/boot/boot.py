@@ -111,7 +111,9 @@ class _Boot:
             spec, self.node.command(spec), journal, self.node.pace, self.sources.tag_draining
         )
         own_s = self.own_s() - self.waited_s
-        journal.say(f"boot's own part took {own_s:.1f} s, its waits {self.waited_s:.1f} s")
+        journal.say(
+            f"boot's own part took {own_s:.1f} s, devices and model {self.waited_s:.1f} s more"
+        )
         await engine.run()
 
     async def _spec(self) -> NodeSpec:
