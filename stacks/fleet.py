@@ -86,14 +86,20 @@ class FleetStack(Stack):
             statements=[
                 self._kit.may_be_read(),
                 self._network.models.may_be_read(self._settings.model.path),
-                *self._may_drain(role),
+                *([self._may_drain(role)] if isinstance(nodes.capacity, CapacityBlock) else ()),
             ],
         )
+        if isinstance(nodes.capacity, CapacityBlock):
+            acknowledge(
+                allowed.role,
+                f"IAM5[Resource::arn:{self.partition}:ec2:{self.region}:<AWS::AccountId>:instance/*]",
+                "A node tags itself before the block ends; its id is not known before it starts, "
+                "and only nodes of its deployment and role are taken.",
+            )
         acknowledge(
             allowed.role,
-            "IAM5",
-            "The SSM agent's actions take no resource; a node reads every file of its model, and "
-            "before a Capacity Block's end tags instances of its own role, whose ids nobody knows.",
+            self._network.models.finding(self._settings.model.path),
+            "A node reads every file of its model and revision, whose names nobody knows here.",
         )
         groups, tags = self._network.groups, instance_tags(self._settings, role)
         template = LaunchTemplate(
@@ -128,24 +134,20 @@ class FleetStack(Stack):
         )
         group.end_before(nodes.capacity, self._now)
 
-    def _may_drain(self, role: Role) -> list[iam.PolicyStatement]:
+    def _may_drain(self, role: Role) -> iam.PolicyStatement:
         """Nodes of a Capacity Block tell routers of its end; only a role's own may be tagged."""
-        if not isinstance(self._settings.role(role).capacity, CapacityBlock):
-            return []
         owned = {
             "aws:ResourceTag/turnback:deployment": self._settings.name,
             "aws:ResourceTag/turnback:role": role,
         }
-        return [
-            iam.PolicyStatement(
-                actions=["ec2:CreateTags"],
-                resources=[self.format_arn(service="ec2", resource="instance", resource_name="*")],
-                conditions={
-                    "StringEquals": owned,
-                    "ForAllValues:StringEquals": {"aws:TagKeys": ["turnback:draining"]},
-                },
-            )
-        ]
+        return iam.PolicyStatement(
+            actions=["ec2:CreateTags"],
+            resources=[self.format_arn(service="ec2", resource="instance", resource_name="*")],
+            conditions={
+                "StringEquals": owned,
+                "ForAllValues:StringEquals": {"aws:TagKeys": ["turnback:draining"]},
+            },
+        )
 
     def _warn(self) -> None:
         """Say what works, but is seldom meant."""
