@@ -6,6 +6,7 @@ The file is a `LocalNode`. Boot, its sources and its engine are those of a real 
 what `swaps.SWAPPED` names and the folder that stands for `/`.
 """
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,7 @@ def main(file: Path) -> int:
 
     def fit(spec: NodeSpec) -> NodeSpec:
         here = Here(
+            root=local.root,
             port=local.port,
             side_channel_port=local.side_channel_port,
             cpu=local.cpu,
@@ -84,6 +86,7 @@ def main(file: Path) -> int:
             return mock_command(spec)
         return engine_command(spec, local.engine_python)
 
+    os.chdir(local.root)
     parameter = local.variables["TURNBACK_PARAMETER"]
     node = Node(
         Machine(local.root),

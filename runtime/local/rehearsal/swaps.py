@@ -12,6 +12,7 @@ from runtime.contract.node import CpuSpec, NodeSpec
 from runtime.errors import StartFailed
 
 SWAPPED: Mapping[str, str] = {
+    "serving.model": "seen from each node's own folder: NIXL pairs engines of equal paths alone",
     "serving.dtype": "float32: bfloat16 on a CPU is slow, and its answers wobble",
     "serving.tensor_parallel_size": "one rank on one core",
     "serving.port": "both engines have one address",
@@ -23,6 +24,7 @@ SWAPPED: Mapping[str, str] = {
 """Field of a NodeSpec -> why it cannot stay."""
 
 ROUTER_SWAPPED: Mapping[str, str] = {
+    "serving.model": "seen from each node's own folder: NIXL pairs engines of equal paths alone",
     "--deployment": "EC2 discovery would find the emulated instances, on which nothing runs",
     "--nodes-file": "in its place",
     "--host": "loopback",
@@ -37,8 +39,13 @@ BLOCK_SIZE_TOKENS = 32
 
 @dataclass(frozen=True)
 class Here:
-    """What this machine gives one engine."""
+    """What this machine gives one engine.
 
+    Attributes:
+        root: folder that stands for `/`, in which the engine is started.
+    """
+
+    root: Path
     port: int
     side_channel_port: int
     cpu: CpuSpec
@@ -57,6 +64,7 @@ def local_spec(deployed: NodeSpec, here: Here) -> NodeSpec:
     """
     raw = deployed.model_dump()
     raw["serving"] |= {
+        "model": deployed.serving.model.relative_to(here.root),
         "dtype": "float32",
         "tensor_parallel_size": 1,
         "port": here.port,
