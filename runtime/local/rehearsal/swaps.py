@@ -24,7 +24,6 @@ SWAPPED: Mapping[str, str] = {
 """Field of a NodeSpec -> why it cannot stay."""
 
 ROUTER_SWAPPED: Mapping[str, str] = {
-    "serving.model": "seen from each node's own folder: NIXL pairs engines of equal paths alone",
     "--deployment": "EC2 discovery would find the emulated instances, on which nothing runs",
     "--nodes-file": "in its place",
     "--host": "loopback",
