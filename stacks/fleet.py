@@ -6,9 +6,10 @@ from typing import Any
 
 from aws_cdk import Annotations, Stack
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from runtime.contract.deployment import DeploymentSettings, OnDemand
+from runtime.contract.deployment import CapacityBlock, DeploymentSettings, OnDemand
 from runtime.contract.instances import INSTANCE_TYPES
 from runtime.contract.node import KvTransferSpec, Role
 from stacks.constructs.instance_role import InstanceRole
@@ -18,6 +19,7 @@ from stacks.constructs.names import instance_tags, resource_name
 from stacks.constructs.network_interfaces import build_network_interfaces
 from stacks.constructs.node_group import NodeGroup
 from stacks.constructs.node_spec import NodeSpecParameter, fleet_specs, node_spec_name
+from stacks.constructs.reasons import acknowledge
 from stacks.image import ImageStack
 from stacks.network import NetworkStack
 
@@ -80,8 +82,24 @@ class FleetStack(Stack):
         NodeSpecParameter(scope, "Spec", deployment=name, spec=self._specs.of(role))
         allowed = InstanceRole(
             *(scope, "Instance"),
-            parameter_name=parameter,
-            statements=[self._kit.may_be_read()],
+            parameter_names=[parameter, self._network.models.parameter_name],
+            statements=[
+                self._kit.may_be_read(),
+                self._network.models.may_be_read(self._settings.model.path),
+                *([self._may_drain(role)] if isinstance(nodes.capacity, CapacityBlock) else ()),
+            ],
+        )
+        if isinstance(nodes.capacity, CapacityBlock):
+            acknowledge(
+                allowed.role,
+                f"IAM5[Resource::arn:{self.partition}:ec2:{self.region}:<AWS::AccountId>:instance/*]",
+                "A node tags itself before the block ends; its id is not known before it starts, "
+                "and only nodes of its deployment and role are taken.",
+            )
+        acknowledge(
+            allowed.role,
+            self._network.models.finding(self._settings.model.path),
+            "A node reads every file of its model and revision, whose names nobody knows here.",
         )
         groups, tags = self._network.groups, instance_tags(self._settings, role)
         template = LaunchTemplate(
@@ -115,6 +133,21 @@ class FleetStack(Stack):
             group_tags={"turnback:count": str(nodes.count)},
         )
         group.end_before(nodes.capacity, self._now)
+
+    def _may_drain(self, role: Role) -> iam.PolicyStatement:
+        """Nodes of a Capacity Block tell routers of its end; only a role's own may be tagged."""
+        owned = {
+            "aws:ResourceTag/turnback:deployment": self._settings.name,
+            "aws:ResourceTag/turnback:role": role,
+        }
+        return iam.PolicyStatement(
+            actions=["ec2:CreateTags"],
+            resources=[self.format_arn(service="ec2", resource="instance", resource_name="*")],
+            conditions={
+                "StringEquals": owned,
+                "ForAllValues:StringEquals": {"aws:TagKeys": ["turnback:draining"]},
+            },
+        )
 
     def _warn(self) -> None:
         """Say what works, but is seldom meant."""

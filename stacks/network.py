@@ -9,6 +9,7 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from runtime.contract.deployment import ImportedNetwork, OwnNetwork
+from stacks.constructs.model_bucket import ModelBucket
 from stacks.constructs.reasons import acknowledge
 from stacks.constructs.security_groups import SecurityGroups
 from stacks.constructs.vpc import OwnVpc
@@ -17,7 +18,9 @@ _LOG_DAYS = 90
 
 
 class NetworkStack(Stack):
-    """VPC, one subnet for all nodes, security groups, and a bucket for logs.
+    """VPC, one subnet for all nodes, security groups, and buckets for logs and models.
+
+    The models' bucket is here, so that it can be filled before there is a fleet, and outlives it.
 
     Args:
         name: of the deployment.
@@ -41,6 +44,7 @@ class NetworkStack(Stack):
     ) -> None:
         super().__init__(scope, construct_id, **rest)
         self.logs = self._add_log_bucket()
+        self.models = ModelBucket(self, "Models", deployment=name, logs=self.logs)
         if isinstance(network, OwnNetwork):
             own = OwnVpc(
                 *(self, "Own"),

@@ -87,7 +87,7 @@ class RouterStack(Stack):
         secrets = [self._keys.arn, *([self._store.url_secret_arn] if self._store else [])]
         allowed = InstanceRole(
             *(self, "Instance"),
-            parameter_name=parameter,
+            parameter_names=[parameter],
             statements=[
                 self._kit.may_be_read(),
                 iam.PolicyStatement(actions=["secretsmanager:GetSecretValue"], resources=secrets),

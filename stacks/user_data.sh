@@ -1,45 +1,77 @@
 #!/bin/bash
-# First boot of a node or router: install the kit's wheel into the image's environments,
-# then start. The image brings Python packages, the AWS CLI and turnback-node.service.
+# First boot of a node or router. It leaves turnback-kit.service behind, which installs the
+# kit's wheel into the image's environments and starts what the machine is for; until that has
+# ended well nothing of it runs, and a failed try is made again.
+# The image brings Python packages, the AWS CLI and turnback-node.service.
 # The launch template sets the variables above this line.
 # shellcheck disable=SC2154
 set -euo pipefail
 
 readonly kit=/opt/turnback
+readonly stamp=/opt/turnback/kit.sha256 # of the wheel that is wholly installed
+readonly state=/var/lib/turnback
 readonly environment_file=/etc/turnback/node.env
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
-fail() {
-  echo "turnback: $1" >&2
-  exit 1
+fail() { # what, got, allowed, fix: one line in the journal, and boot.json for doctor
+  echo "turnback: kit failed: $1; got: $2; allowed: $3; fix: $4" >&2
+  install -d -m 0755 "$state"
+  printf '{"format":1,"state":"failed","step":"kit","since_unix_s":%s,"what":"%s","got":"%s","allowed":"%s","fix":"%s"}' \
+    "$(date +%s)" "$1" "$2" "$3" "$4" >"$state/boot.json"
+  exit 3
 }
 
 write_environment() {
   install -d -m 0755 /etc/turnback
-  cat >"$environment_file" <<EOF
+  cat >"$environment_file" <<EOT
 TURNBACK_DEPLOYMENT=$TURNBACK_DEPLOYMENT
 TURNBACK_ROLE=$TURNBACK_ROLE
 TURNBACK_PARAMETER=$TURNBACK_PARAMETER
 TURNBACK_STORE_SECRET=$TURNBACK_STORE_SECRET
+TURNBACK_WHEEL_SHA256=$TURNBACK_WHEEL_SHA256
 AWS_REGION=$TURNBACK_REGION
 AWS_DEFAULT_REGION=$TURNBACK_REGION
-EOF
+EOT
   if [[ -n $TURNBACK_PROXY_URL ]]; then
     # Both spellings: libraries differ in which they read.
-    cat >>"$environment_file" <<EOF
+    cat >>"$environment_file" <<EOT
 HTTP_PROXY=$TURNBACK_PROXY_URL
 HTTPS_PROXY=$TURNBACK_PROXY_URL
 NO_PROXY=169.254.169.254,localhost,127.0.0.1
 http_proxy=$TURNBACK_PROXY_URL
 https_proxy=$TURNBACK_PROXY_URL
 no_proxy=169.254.169.254,localhost,127.0.0.1
-EOF
+EOT
   fi
-  set -a
-  # shellcheck disable=SC1090
-  source "$environment_file"
-  set +a
+}
+
+leave_unit() {
+  install -D -m 0755 "$0" "$kit/first-boot"
+  cat >/etc/systemd/system/turnback-kit.service <<'EOT'
+[Unit]
+Description=turnback kit, then what this machine is for
+After=network-online.target
+Wants=network-online.target
+StartLimitIntervalSec=3600
+StartLimitBurst=10
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+EnvironmentFile=/etc/turnback/node.env
+ExecStart=/opt/turnback/first-boot kit
+Restart=on-failure
+RestartSec=15
+
+[Install]
+WantedBy=multi-user.target
+EOT
+  # Whoever starts the image's unit by hand meets half a kit no more than the machine does.
+  install -d -m 0755 /etc/systemd/system/turnback-node.service.d
+  printf '[Unit]\nConditionPathExists=%s\n' "$stamp" \
+    >/etc/systemd/system/turnback-node.service.d/kit.conf
+  systemctl daemon-reload
+  systemctl enable turnback-kit.service
+  systemctl start --no-block turnback-kit.service
 }
 
 install_into() { # environment, then options of pip install
@@ -47,26 +79,46 @@ install_into() { # environment, then options of pip install
 }
 
 install_kit() {
-  [[ -x $kit/venv/bin/python ]] || fail "the image has no $kit/venv"
+  [[ $(cat "$stamp" 2>/dev/null) != "$TURNBACK_WHEEL_SHA256" ]] || return 0
+  [[ -x $kit/venv/bin/python ]] ||
+    fail "the image has no environment for the kit" "no $kit/venv" "an image of this kit" \
+      "turnback image build, then image.ami_id"
+  rm -f "$stamp"
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
   local wheel="$work/$TURNBACK_WHEEL_NAME"
   aws s3 cp --only-show-errors "$TURNBACK_WHEEL_URI" "$wheel" ||
-    fail "the kit's wheel cannot be fetched: $TURNBACK_WHEEL_URI"
+    fail "the kit's wheel cannot be fetched" "$TURNBACK_WHEEL_URI" "a way to S3, and leave to read it" \
+      "look at route, endpoint, proxy and role; it is tried again"
   echo "$TURNBACK_WHEEL_SHA256  $wheel" | sha256sum --check --quiet ||
-    fail "the kit's wheel is not the one that was deployed"
+    fail "the kit's wheel is not the one that was deployed" \
+      "sha256 $(sha256sum "$wheel" | cut -c1-64)" "$TURNBACK_WHEEL_SHA256" \
+      "deploy again, which uploads it anew"
+  # Forced: of an install that was cut off, pip believes that it is there.
+  install_into "$kit/venv" --no-index --no-deps --force-reinstall "$wheel" ||
+    fail "the kit cannot be installed" "pip install into $kit/venv" "room on the disk" \
+      "read journalctl --unit turnback-kit"
   # What the image lacks comes from the private index, where there is one.
   if ! install_into "$kit/venv" --no-index "$wheel"; then
-    [[ -n $TURNBACK_INDEX_URL ]] || fail "the image lacks packages that this kit wants"
+    [[ -n $TURNBACK_INDEX_URL ]] ||
+      fail "the image lacks packages that this kit wants" "no downloads.index_url" \
+        "an image with all of them, or an index" "turnback image build, then image.ami_id"
     install_into "$kit/venv" --index-url "$TURNBACK_INDEX_URL" "$wheel" ||
-      fail "the image lacks packages that this kit wants, and the index does not give them"
+      fail "the image lacks packages that this kit wants" "the index does not give them" \
+        "an image with all of them" "turnback image build, then image.ami_id"
   fi
   if [[ $TURNBACK_ROLE != router ]]; then
-    install_into "$kit/venv-engine" --no-index --no-deps "$wheel" ||
-      fail "the kit cannot be installed beside the engine"
+    install_into "$kit/venv-engine" --no-index --no-deps --force-reinstall "$wheel" ||
+      fail "the kit cannot be installed beside the engine" "pip install into $kit/venv-engine" \
+        "an image of this kit with room on its disk" "read journalctl --unit turnback-kit"
   fi
+  sync -f "$kit" # files before the stamp, also when the machine dies now
+  echo "$TURNBACK_WHEEL_SHA256" >"$stamp.part"
+  mv "$stamp.part" "$stamp"
 }
 
-start_router() {
-  cat >"$kit/start-router" <<'EOF'
+prepare_router() {
+  cat >"$kit/start-router" <<'EOT'
 #!/bin/bash
 # One argument a line in the parameter; the store's address, with its password, as a variable.
 set -euo pipefail
@@ -81,9 +133,9 @@ fi
 printf '{"format": 1, "role": "router", "generation": "%s", "url": "http://127.0.0.1:8000"}' \
   "$(printf '%s' "$text" | sha256sum | cut -c1-12)" >"$RUNTIME_DIRECTORY/status.json"
 exec /opt/turnback/venv/bin/turnback router "${arguments[@]}"
-EOF
+EOT
   chmod 0755 "$kit/start-router"
-  cat >/etc/systemd/system/turnback-router.service <<'EOF'
+  cat >/etc/systemd/system/turnback-router.service <<'EOT'
 [Unit]
 Description=turnback router
 After=network-online.target
@@ -98,18 +150,20 @@ DynamicUser=yes
 RuntimeDirectory=turnback
 LimitNOFILE=65536
 TimeoutStopSec=45
-
-[Install]
-WantedBy=multi-user.target
-EOF
+EOT
   systemctl daemon-reload
-  systemctl enable --now turnback-router.service
 }
 
-write_environment
-install_kit
-if [[ $TURNBACK_ROLE == router ]]; then
-  start_router
-else
-  systemctl enable --now turnback-node.service
+if [[ ${1-} != kit ]]; then
+  write_environment
+  leave_unit
+  exit 0
 fi
+install_kit
+unit=turnback-node.service
+if [[ $TURNBACK_ROLE == router ]]; then
+  prepare_router
+  unit=turnback-router.service
+fi
+# Its start takes as long as its model: this unit does not wait for it.
+systemctl start --no-block "$unit"

@@ -10,6 +10,13 @@ from botocore.config import Config
 _TIMEOUTS = Config(connect_timeout=3, read_timeout=5, retries={"max_attempts": 2})
 _ONCE = _TIMEOUTS.merge(Config(retries={"total_max_attempts": 1}))
 """For calls that are not harmless to repeat: `runtime.aws.patience` repeats those that are."""
+_TRANSFERS = Config(
+    connect_timeout=5,
+    read_timeout=30,
+    retries={"mode": "standard", "max_attempts": 4},
+    max_pool_connections=40,
+)
+"""For gigabytes: a stalled connection is left, a broken range is asked for again."""
 
 _PRICE_LIST_REGION = "us-east-1"
 """The Price List API has endpoints in a few regions only; each tells the prices of all."""
@@ -31,6 +38,11 @@ def client(service: str, region: str = "", config: Config = _TIMEOUTS) -> Any:
     """
     name = region or os.environ.get("AWS_REGION") or None
     return boto3.client(service, region_name=name, config=config)
+
+
+def transfer_client(region: str = "") -> Any:
+    """S3 for models, which may be used by many threads."""
+    return client("s3", region, _TRANSFERS)
 
 
 @dataclass(frozen=True, slots=True)

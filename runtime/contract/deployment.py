@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
-from runtime.contract.node import EngineVersion, Frozen, KvTransferSpec
+from runtime.contract.node import DRAIN_S, EngineVersion, Frozen, KvTransferSpec
 from runtime.contract.rules import CidrText, HttpUrl, region_of, rule_problems
 
 AmiId = Annotated[str, Field(pattern=r"^ami-([0-9a-f]{8}|[0-9a-f]{17})$")]
@@ -54,6 +54,11 @@ class CapacityBlock(Frozen):
         """When the role's group goes to 0."""
         return self.ends_at - timedelta(hours=1)
 
+    @property
+    def drains_at(self) -> datetime:
+        """When a node stops taking requests, so that none runs when the group goes to 0."""
+        return self.scales_in_at - timedelta(seconds=DRAIN_S)
+
 
 CapacityPlan = Annotated[OnDemand | Reservation | CapacityBlock, Field(discriminator="kind")]
 
@@ -85,6 +90,11 @@ class ModelSettings(Frozen):
     """Kind of its KV. MLA has not been shown to be exact on GPUs."""
     accept_unproven: bool = False
     """Serve a kind that was not shown to be exact."""
+
+    @property
+    def path(self) -> str:
+        """Below a node's folder of models, and in the bucket."""
+        return f"{self.id}/{self.revision}"
 
 
 class OwnNetwork(Frozen):

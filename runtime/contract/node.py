@@ -4,7 +4,14 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from runtime.contract.versions import SUPPORTED_ENGINES
 
@@ -121,6 +128,9 @@ class ImageSpec(Frozen):
     """Minor version of vLLM in the image."""
 
 
+DRAIN_S = 900
+"""How long requests of a node whose capacity ends may still run."""
+
 OWN_ADDRESS = "node"
 """As NodeSpec.host: the node's own private address, which boot fills in (`at`)."""
 
@@ -142,6 +152,9 @@ class NodeSpec(Frozen):
     host: str = "127.0.0.1"
     """Address of the API server and of the NIXL side channel; must be reachable by peers."""
     side_channel_port: Port
+    drains_at: AwareDatetime | None = None
+    """Of a Capacity Block: from then on it is sent nothing new, and ends at most DRAIN_S
+    later. None: its capacity has no end."""
 
     def at(self, address: str) -> Self:
         """The spec of the node with this address."""

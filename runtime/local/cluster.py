@@ -79,7 +79,7 @@ def node_spec(plan: ClusterPlan, role: Role, port: int, side_channel_port: int) 
     )
 
 
-def _mock_command(spec: NodeSpec) -> Command:
+def mock_command(spec: NodeSpec) -> Command:
     argv = [sys.executable, "-m", "runtime.local.mock_engine", "--role", spec.role]
     argv += ["--port", str(spec.serving.port), "--model", str(spec.serving.model)]
     argv += ["--served-model-name", spec.serving.served_model_name]
@@ -104,7 +104,7 @@ def _engine_services(plan: ClusterPlan, ports: Iterator[int]) -> Iterator[Servic
     for role in roles:
         spec = node_spec(plan, role, next(ports), next(ports))
         command = (
-            engine_command(spec, plan.engine_python) if plan.engine_python else _mock_command(spec)
+            engine_command(spec, plan.engine_python) if plan.engine_python else mock_command(spec)
         )
         url = f"http://{HOST}:{spec.serving.port}"
         yield Service(role, command, f"{url}/health", plan.logs / f"{role}.log")

@@ -29,10 +29,10 @@ METRICS_NAMESPACE = "turnback"
 
 
 class InstanceRole(Construct):
-    """May be managed by SSM, read its own parameter, and what it is given besides.
+    """May be managed by SSM, read its own parameters, and what it is given besides.
 
     Args:
-        parameter_name: the only parameter it may read.
+        parameter_names: the only parameters it may read.
         statements: further rights.
     """
 
@@ -41,13 +41,16 @@ class InstanceRole(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        parameter_name: str,
+        parameter_names: Sequence[str],
         statements: Sequence[iam.PolicyStatement],
     ) -> None:
         super().__init__(scope, construct_id)
-        parameter = Stack.of(self).format_arn(
-            service="ssm", resource="parameter", resource_name=parameter_name.removeprefix("/")
-        )
+        parameters = [
+            Stack.of(self).format_arn(
+                service="ssm", resource="parameter", resource_name=each.removeprefix("/")
+            )
+            for each in parameter_names
+        ]
         self.role = iam.Role(
             self,
             "Role",
@@ -56,7 +59,7 @@ class InstanceRole(Construct):
                 "Instance": iam.PolicyDocument(
                     statements=[
                         iam.PolicyStatement(actions=[*SESSION_ACTIONS], resources=["*"]),
-                        iam.PolicyStatement(actions=["ssm:GetParameter"], resources=[parameter]),
+                        iam.PolicyStatement(actions=["ssm:GetParameter"], resources=parameters),
                         _may_put_metrics(),
                         *statements,
                     ]

@@ -3,13 +3,13 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from aws_cdk import aws_ssm as ssm
 from constructs import Construct
 
-from runtime.contract.deployment import DeploymentSettings
+from runtime.contract.deployment import CapacityBlock, DeploymentSettings
 from runtime.contract.instances import INSTANCE_TYPES
+from runtime.contract.model import MODELS
 from runtime.contract.node import (
     OWN_ADDRESS,
     ImageSpec,
@@ -24,8 +24,6 @@ from runtime.contract.profile import load_profile
 SERVING_PORT = 8000
 SIDE_CHANNEL_PORT = 5600
 ROUTER_PORT = 8000
-MODELS = Path("/opt/turnback/models")
-"""Folder of models on a node."""
 _STANDARD_TIER_BYTES = 4096
 
 
@@ -81,7 +79,7 @@ def _spec(settings: DeploymentSettings, kv: KvTransferSpec, role: str) -> NodeSp
     return NodeSpec(
         role=side,
         serving=ServingSpec(
-            model=MODELS / settings.model.id / settings.model.revision,
+            model=MODELS / settings.model.path,
             served_model_name=settings.model.id,
             dtype=profile.dtype,
             tensor_parallel_size=nodes.tensor_parallel_size,
@@ -97,6 +95,7 @@ def _spec(settings: DeploymentSettings, kv: KvTransferSpec, role: str) -> NodeSp
         image=ImageSpec(engine_version=settings.image.engine_version),
         host=OWN_ADDRESS,
         side_channel_port=SIDE_CHANNEL_PORT,
+        drains_at=nodes.capacity.drains_at if isinstance(nodes.capacity, CapacityBlock) else None,
     )
 
 

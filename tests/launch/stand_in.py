@@ -1,6 +1,6 @@
 """A process in the place of an engine: forks as vLLM does, then serves /health.
 
-python stand_in.py PORT [--pids FILE] [--deaf] [--exit-after S] [--never-ready]
+python stand_in.py PORT [--pids FILE] [--deaf] [--exit-after S] [--never-ready] [--running FILE]
 """
 
 import argparse
@@ -15,9 +15,15 @@ from pathlib import Path
 
 
 class _Health(http.server.BaseHTTPRequestHandler):
+    running: Path | None = None
+
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
+        if self.path == "/metrics" and self.running is not None:
+            count = self.running.read_text("ascii")
+            page = f"vllm:num_requests_running {count}\nvllm:num_requests_waiting 0\n"
+            self.wfile.write(page.encode())
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -30,7 +36,9 @@ def main() -> None:
     parser.add_argument("--deaf", action="store_true", help="ignores SIGTERM")
     parser.add_argument("--exit-after", type=float)
     parser.add_argument("--never-ready", action="store_true")
+    parser.add_argument("--running", type=Path, help="holds the number of running requests")
     options = parser.parse_args()
+    _Health.running = options.running
     if options.deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # A grandchild in a session of its own: no process-group signal reaches it.

@@ -108,7 +108,10 @@ class AwsFleet:
         return report.running_requests
 
     def restart(self, node: RunningNode) -> None:
-        command, what = f"systemctl restart {_unit(node)}", f"{node.name} cannot be restarted"
+        command, what = (
+            f"systemctl restart --no-block {_unit(node)}",
+            f"{node.name} cannot be restarted",
+        )
         outcome = self._ask(
             what,
             PERMISSIONS,

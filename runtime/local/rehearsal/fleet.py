@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 import threading
 import time
@@ -17,15 +18,23 @@ from runtime.aws.rollout.fleet import ENGINE_ROLES, NodeRole, RunningNode, Targe
 from runtime.aws.rollout.parameters import read_targets
 from runtime.aws.rollout.report import Pace, RolloutReport
 from runtime.aws.rollout.rollout import roll_out
-from runtime.contract.node import CpuSpec, NodeSpec, Role
-from runtime.contract.status import NodeStatus, arguments_generation
+from runtime.contract.node import CpuSpec, Role
+from runtime.contract.status import (
+    BOOT_FILE,
+    STATUS_FILE,
+    BootReport,
+    NodeStatus,
+    arguments_generation,
+)
 from runtime.errors import StartFailed
-from runtime.launch.command import Command, engine_command
+from runtime.launch.command import Command
+from runtime.launch.machine import Machine
 from runtime.launch.node_report import node_report
 from runtime.launch.supervisor import Service, Supervisor, tail
 from runtime.local.cluster import HOST, cores
 from runtime.local.rehearsal import deployed
-from runtime.local.rehearsal.swaps import Here, local_arguments, local_spec
+from runtime.local.rehearsal.node import LocalNode, make_tree
+from runtime.local.rehearsal.swaps import local_arguments
 
 _RESTART_S = 400.0
 _LOOK_S = 0.2
@@ -41,15 +50,20 @@ class Place:
     """What a node of this machine keeps over restarts.
 
     Attributes:
-        parameter: SSM parameter that says what it runs, as its user data names it.
+        variables: of its user data; one names the SSM parameter that says what it runs.
         pairing: tag `turnback:generation` of its group; empty for a router.
     """
 
     role: NodeRole
-    parameter: str
+    variables: Mapping[str, str]
     pairing: str
     port: int
     side_channel_port: int = 0
+
+    @property
+    def parameter(self) -> str:
+        """What it runs."""
+        return self.variables["TURNBACK_PARAMETER"]
 
     @property
     def url(self) -> str:
@@ -66,8 +80,7 @@ class LocalFleet:
 
     deployment: str
     places: Mapping[NodeRole, Place]
-    engine_python: Path
-    model: Path
+    engine_python: Path | None
     out: Path
     supervisor: Supervisor
     loop: asyncio.AbstractEventLoop
@@ -81,43 +94,47 @@ class LocalFleet:
         """Log of a role's process; each start has its own."""
         return self.out / "logs" / f"{role}-{self.starts[role]}.log"
 
+    def root(self, role: NodeRole) -> Path:
+        """The folder that stands for `/` on a role's machine."""
+        return (self.out / "machines" / role).absolute()
+
     def _status(self, role: NodeRole) -> Path:
-        return self.out / "status" / f"{role}.json"
+        return Machine(self.root(role)).at(STATUS_FILE)
 
     def prepare_start(self, role: NodeRole) -> Service:
-        """Count a start, write its status as boot does, and return the process to start.
+        """Count a start, and return the process to start: a node's boot, or the router.
 
         Blocks: the parameter is read now.
         """
         self.starts[role] += 1
         place = self.places[role]
-        if role == "router":
-            text = deployed.parameter(place.parameter)
-            command, told = self._router(place, text), {}
-            generation = arguments_generation(text.rstrip("\n"))  # as its start script reads it
-        else:
-            spec = deployed.node_spec(place.parameter)
-            command, generation = self._engine(spec, place, role), spec.generation
-            told = {
-                "decoder_kv_blocks_ttl_s": spec.kv.decoder_kv_blocks_ttl_s,
-                "kv_lease_duration_s": spec.kv.kv_lease_duration_s,
-            }
-        status = NodeStatus(role=role, generation=generation, url=place.url, **told)
-        self._status(role).parent.mkdir(parents=True, exist_ok=True)
-        self._status(role).write_text(status.model_dump_json(), "utf-8")
+        command = self._router(place) if role == "router" else self._boot(place, role)
         return Service(role, command, f"{place.url}/health", self.logs(role))
 
-    def _engine(self, spec: NodeSpec, place: Place, role: Role) -> Command:
-        here = Here(
-            model=self.model,
-            host=HOST,
+    def _boot(self, place: Place, role: Role) -> Command:
+        """Its machine is made at the first start, and stays."""
+        root, digest = self.root(role), place.variables["TURNBACK_WHEEL_SHA256"]
+        make_tree(root, deployed.node_spec(place.parameter), digest)
+        local = LocalNode(
+            root=root,
+            variables=dict(place.variables),
             port=place.port,
             side_channel_port=place.side_channel_port,
             cpu=CpuSpec(cores=cores(ENGINE_ROLES.index(role)), kv_cache_gib=_KV_CACHE_GIB),
+            engine_python=self.engine_python,
         )
-        return engine_command(local_spec(spec, here), self.engine_python)
+        file = root / "node.json"
+        file.write_text(local.model_dump_json(), "utf-8")
+        return Command((sys.executable, "-m", "runtime.local.rehearsal.node", str(file)))
 
-    def _router(self, place: Place, text: str) -> Command:
+    def _router(self, place: Place) -> Command:
+        """With the status that its start script would write."""
+        text = deployed.parameter(place.parameter)
+        # As the script reads it.
+        generation = arguments_generation(text.rstrip("\n"))
+        status = NodeStatus(role="router", generation=generation, url=place.url)
+        self._status("router").parent.mkdir(parents=True, exist_ok=True)
+        self._status("router").write_text(status.model_dump_json(), "utf-8")
         arguments = local_arguments(text.splitlines(), self._nodes_file(), HOST, place.port)
         return Command((sys.executable, "-m", "runtime.cli", "router", *arguments))
 
@@ -145,9 +162,37 @@ class LocalFleet:
 
     def command_line(self, role: NodeRole) -> list[str]:
         """Arguments of the process that runs now, as the kernel tells them."""
-        guard = self.supervisor.pids()[role]
-        children = Path(f"/proc/{guard}/task/{guard}/children").read_text("ascii").split()
-        return Path(f"/proc/{children[0]}/cmdline").read_text("utf-8").split("\0")[:-1]
+        pid = self.supervisor.pids()[role]
+        # A guard's child is what it guards; a boot's child is the guard of its engine.
+        for _ in range(1 if role == "router" else 3):
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+            pid = int(children[0])
+        return Path(f"/proc/{pid}/cmdline").read_text("utf-8").split("\0")[:-1]
+
+    def boot_report(self, role: Role) -> BootReport:
+        """What a node's boot says of itself."""
+        text = Machine(self.root(role)).at(BOOT_FILE).read_text("utf-8")
+        return BootReport.model_validate_json(text)
+
+    def boots(self) -> str:
+        """How the boots of both nodes went.
+
+        Raises:
+            StartFailed: one serves, and does not say so.
+        """
+        told = []
+        for role in ENGINE_ROLES:
+            report, log = self.boot_report(role), self.logs(role).read_text("utf-8")
+            own = re.search(r"own part took ([\d.]+) s", log)
+            if report.state != "serving" or own is None:
+                raise StartFailed(
+                    f"the {role} node does not say of itself that it serves",
+                    got=report.model_dump_json(),
+                    allowed='"state": "serving", and a line with the time that boot took',
+                    fix=f"read {self.logs(role)}",
+                )
+            told.append(f"{role}'s own part of boot took {own[1]} s")
+        return ", ".join(told)
 
     def check_ttl(self, ttl_s: int) -> None:
         """Every process runs with this TTL.

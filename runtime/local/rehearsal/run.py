@@ -13,6 +13,7 @@ from rich.console import Console
 
 from runtime.aws.rollout.fleet import NodeRole
 from runtime.bench.run import BenchPlan
+from runtime.cli_node import stage_deployed
 from runtime.errors import StartFailed
 from runtime.launch.supervisor import Supervisor
 from runtime.local.checks import engine_versions, free_ports
@@ -31,6 +32,7 @@ SETTINGS = {
 """What the committed deployment.toml leaves open."""
 TTL = "kv.decoder_kv_blocks_ttl_s"
 NEW_TTL_S = 600
+_GRACE_S = 20.0
 
 
 async def run_rehearsal(out: Path, engine_environment: Path, console: Console) -> None:
@@ -49,7 +51,8 @@ async def run_rehearsal(out: Path, engine_environment: Path, console: Console) -
     port, *ports = free_ports(6)
     python = (engine_environment / "bin" / "python").absolute()
     with account.only_this_account(port):
-        async with Supervisor() as supervisor:
+        # A node's boot ends its engine first.
+        async with Supervisor(grace_s=_GRACE_S) as supervisor:
             emulator = account.emulator(port, folder / "logs" / "emulator.log")
             await supervisor.start([emulator])
             rehearsal = _Rehearsal(folder, console, cdk, supervisor, python, model, ports)
@@ -83,6 +86,7 @@ class _Rehearsal:
         before = await self._bootstrap()
         stacks = await self._deploy()
         fleet = await self._fleet()
+        await self._stage()
         await self._start(fleet)
         await self._serve(fleet, "deployed")
         await self._change_ttl(stacks)
@@ -132,7 +136,6 @@ class _Rehearsal:
             NAME,
             places,
             self.engine_python,
-            self.model,
             self.out,
             self.supervisor,
             asyncio.get_running_loop(),
@@ -145,14 +148,20 @@ class _Rehearsal:
             variables = deployed.boot_variables(deployed.launch_template(NAME, role))
             pairing = deployed.group_tags(NAME, role).get("turnback:generation", "")
             side_channel_port = 0 if role == "router" else next(free)
-            places[role] = Place(
-                role, variables["TURNBACK_PARAMETER"], pairing, next(free), side_channel_port
-            )
+            places[role] = Place(role, variables, pairing, next(free), side_channel_port)
         return places
 
+    async def _stage(self) -> None:
+        """The tiny model, in the place of the deployed one, as `turnback model stage` does it."""
+        with self._step("model stage") as found:
+            lines: list[str] = []
+            await asyncio.to_thread(stage_deployed, NAME, self.model, lines.append)
+            found.append(lines[-1])
+
     async def _start(self, fleet: LocalFleet) -> None:
-        with self._step("engines and router from what was deployed"):
+        with self._step("boot of both nodes, and the router, from what was deployed") as found:
             await fleet.start()
+            found.append(fleet.boots())
             parameter = fleet.places["decode"].parameter
             decode = await asyncio.to_thread(deployed.node_spec, parameter)
             fleet.check_ttl(decode.kv.decoder_kv_blocks_ttl_s)

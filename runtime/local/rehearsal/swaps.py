@@ -12,12 +12,11 @@ from runtime.contract.node import CpuSpec, NodeSpec
 from runtime.errors import StartFailed
 
 SWAPPED: Mapping[str, str] = {
-    "serving.model": "the tiny model: nothing is downloaded",
+    "serving.model": "seen from each node's own folder: NIXL pairs engines of equal paths alone",
     "serving.dtype": "float32: bfloat16 on a CPU is slow, and its answers wobble",
     "serving.tensor_parallel_size": "one rank on one core",
     "serving.port": "both engines have one address",
     "side_channel_port": "the same",
-    "host": "loopback; boot fills in the node's address in the same place",
     "kv.backends": "UCX: there is no EFA for libfabric",
     "kv.block_size_tokens": "CPU attention wants multiples of 32",
     "cpu": "cores and KV memory, which a GPU engine takes from its GPU",
@@ -39,10 +38,13 @@ BLOCK_SIZE_TOKENS = 32
 
 @dataclass(frozen=True)
 class Here:
-    """What this machine gives one engine."""
+    """What this machine gives one engine.
 
-    model: Path
-    host: str
+    Attributes:
+        root: folder that stands for `/`, in which the engine is started.
+    """
+
+    root: Path
     port: int
     side_channel_port: int
     cpu: CpuSpec
@@ -52,18 +54,22 @@ class Here:
 def local_spec(deployed: NodeSpec, here: Here) -> NodeSpec:
     """The spec of an engine on this machine.
 
+    Args:
+        deployed: with the address and the model's folder, which boot fills in.
+        here: what this machine gives it.
+
     Raises:
         StartFailed: more than SWAPPED differs from what was deployed.
     """
     raw = deployed.model_dump()
     raw["serving"] |= {
-        "model": here.model,
+        "model": deployed.serving.model.relative_to(here.root),
         "dtype": "float32",
         "tensor_parallel_size": 1,
         "port": here.port,
     }
     raw["kv"] |= {"backends": ("UCX",), "block_size_tokens": here.block_size_tokens}
-    raw |= {"host": here.host, "side_channel_port": here.side_channel_port, "cpu": here.cpu}
+    raw |= {"side_channel_port": here.side_channel_port, "cpu": here.cpu}
     local = NodeSpec.model_validate(raw)
     check_swapped(flat(deployed.model_dump()), flat(local.model_dump()), SWAPPED)
     return local

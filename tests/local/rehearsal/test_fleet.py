@@ -5,24 +5,28 @@ import os
 import signal
 import threading
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.backends import get_backend
+from moto.server import ThreadedMotoServer
 
+from runtime.aws.clients import client
 from runtime.aws.discovery import GENERATION_TAG, ROLE_TAG
+from runtime.cli_node import stage_deployed
 from runtime.contract.node import NodeSpec
 from runtime.errors import StartFailed
 from runtime.launch.supervisor import Supervisor
-from runtime.local import cluster
 from runtime.local.checks import free_ports
 from runtime.local.model import build_model
-from runtime.local.rehearsal import deployed, fleet
+from runtime.local.rehearsal import account, deployed, fleet
 from runtime.local.rehearsal.fleet import LocalFleet, Place
 from stacks.constructs.router_arguments import router_arguments
 from tests.infra.synth import golden
 
+HERE = {"LocationConstraint": account.REGION}
 LEASE_S = 12
 """The shortest: a drained P waits for its end."""
 
@@ -33,11 +37,20 @@ def tags(role: str, pairing: str) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in told.items()]
 
 
-class Parameters:
-    """Stands for SSM, and for the Auto Scaling groups beside it."""
+def variables(role: str) -> dict[str, str]:
+    """Of user data."""
+    return {
+        "TURNBACK_DEPLOYMENT": "demo",
+        "TURNBACK_PARAMETER": f"/turnback/demo/{role}",
+        "TURNBACK_WHEEL_SHA256": "ab" * 32,
+    }
+
+
+class Account:
+    """Parameters and a model in an emulated account; groups that are played."""
 
     def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
+        self.ssm = client("ssm")
         self.put(480, "0a")
 
     def put(self, ttl_s: int, generation: str) -> None:
@@ -47,17 +60,28 @@ class Parameters:
             raw["kv"] |= {"decoder_kv_blocks_ttl_s": ttl_s, "kv_lease_duration_s": LEASE_S}
             raw["generation"] = generation
             spec = NodeSpec.model_validate(raw)
-            self.texts[role] = spec.model_dump_json(exclude_none=True)
+            self.write(role, spec.model_dump_json(exclude_none=True))
         # Without keys: there is no secret here.
         # A last newline is no argument: neither a start script nor a rollout counts it.
-        self.texts["router"] = "\n".join(router_arguments("demo", spec.kv, "")[:-2]) + "\n"
+        self.write("router", "\n".join(router_arguments("demo", spec.kv, "")[:-2]) + "\n")
 
-    def get_parameters(self, *, Names: list[str]) -> dict[str, Any]:
-        """As the real rollout reads them."""
-        found = [(name, self.texts[name.rsplit("/", 1)[1]]) for name in Names]
-        return {"Parameters": [{"Name": name, "Value": text} for name, text in found]}
+    def write(self, role: str, text: str) -> None:
+        """A parameter."""
+        name = f"/turnback/demo/{role}"
+        self.ssm.put_parameter(Name=name, Value=text, Type="String", Overwrite=True)
 
-    def get_paginator(self, _call: str) -> "Parameters":
+    def read(self, role: str) -> str:
+        """A parameter."""
+        reply = self.ssm.get_parameter(Name=f"/turnback/demo/{role}")
+        return str(reply["Parameter"]["Value"])
+
+    def stage(self, model: Path) -> None:
+        """What `turnback model stage` does."""
+        client("s3").create_bucket(Bucket="models", CreateBucketConfiguration=HERE)
+        self.write("model-bucket", "models")
+        stage_deployed("demo", model, lambda _line: None)
+
+    def get_paginator(self, _call: str) -> "Account":
         """Of groups."""
         return self
 
@@ -72,20 +96,6 @@ class Parameters:
         return [{"AutoScalingGroups": groups}]
 
 
-@pytest.fixture
-def parameters(monkeypatch: pytest.MonkeyPatch) -> Parameters:
-    """Two specs and the router's arguments, in the place of an account."""
-    made = Parameters()
-
-    def read(name: str) -> str:
-        assert threading.current_thread() is not threading.main_thread(), "blocks the loop"
-        return made.texts[name]
-
-    monkeypatch.setattr(deployed, "parameter", read)
-    monkeypatch.setattr(fleet, "client", lambda _: made)
-    return made
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model."""
@@ -93,24 +103,37 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def local(
-    parameters: Parameters, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[LocalFleet]:
-    """A fleet that runs."""
+def parameters(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    """An emulated account on loopback, which boots of other processes see too."""
+    (port,) = free_ports(1)
+    server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
+    server.start()
+    with account.only_this_account(port):
+        made = Account()
+        made.stage(model)
 
-    def mock(spec: NodeSpec, _python: Path) -> Any:
-        return cluster._mock_command(spec)
+        def read(name: str) -> str:
+            assert threading.current_thread() is not threading.main_thread(), "blocks the loop"
+            return made.read(name.rpartition("/")[2])
 
-    monkeypatch.setattr(fleet, "engine_command", mock)
+        monkeypatch.setattr(deployed, "parameter", read)
+        monkeypatch.setattr(fleet, "client", lambda name: made.ssm if name == "ssm" else made)
+        yield made
+    server.stop()
+    for each in ("ssm", "s3"):  # they are this process's, not the server's
+        get_backend(each).reset()
+
+
+@pytest.fixture
+async def local(parameters: Account, tmp_path: Path) -> AsyncIterator[LocalFleet]:
+    """A fleet that runs, with mock engines behind the real boot."""
     ports = free_ports(3)
     places = {
-        role: Place(role, role, "" if role == "router" else "ab", port, 5600)
+        role: Place(role, variables(role), "" if role == "router" else "ab", port, 5600)
         for role, port in zip(deployed.ROLES, ports, strict=True)
     }
-    async with Supervisor() as supervisor:
-        made = LocalFleet(
-            "demo", places, Path("python"), model, tmp_path, supervisor, asyncio.get_running_loop()
-        )
+    async with Supervisor(grace_s=20.0) as supervisor:
+        made = LocalFleet("demo", places, None, tmp_path, supervisor, asyncio.get_running_loop())
         await made.start()
         yield made
 
@@ -122,7 +145,7 @@ def draining(local: LocalFleet) -> dict[str, bool]:
 
 
 async def test_rollout_brings_processes_to_their_parameters(
-    local: LocalFleet, parameters: Parameters
+    local: LocalFleet, parameters: Account
 ) -> None:
     """Each is drained, restarted with the new TTL and taken back; a second one does nothing."""
     first = {role: local.command_line(role) for role in local.places}
@@ -138,7 +161,7 @@ async def test_rollout_brings_processes_to_their_parameters(
     assert any("drains" in line for line in lines)
     again = await local.roll_out(lines.append)
     assert (again.restarted, len(again.kept)) == ([], 3)
-    parameters.texts["router"] += "--pin-share\n0.4\n"
+    parameters.write("router", f"{parameters.read('router')}--pin-share\n0.4\n")
     assert (await local.roll_out(lines.append)).restarted == ["local-router"]
 
 
@@ -159,7 +182,7 @@ async def test_other_ttl_than_the_parameters_is_seen(local: LocalFleet) -> None:
 
 
 async def test_rollout_ends_with_its_caller_in_a_drain(
-    local: LocalFleet, parameters: Parameters
+    local: LocalFleet, parameters: Account
 ) -> None:
     """Ctrl-C in the middle of a drain."""
     parameters.put(600, "0b")
@@ -176,7 +199,7 @@ async def test_rollout_ends_with_its_caller_in_a_drain(
 
 
 async def test_rollout_ends_with_its_caller_in_a_restart(
-    local: LocalFleet, parameters: Parameters
+    local: LocalFleet, parameters: Account
 ) -> None:
     """Ctrl-C while a process does not end yet: it ends with the supervisor, not later."""
     parameters.put(300, "0b")  # a shorter TTL: the router is first

@@ -20,8 +20,7 @@ from stacks.constructs.router_arguments import router_arguments
 from tests.infra.synth import golden
 
 HERE = Here(
-    model=Path("/models/tiny"),
-    host="127.0.0.1",
+    root=Path("/"),
     port=18_000,
     side_channel_port=18_001,
     cpu=CpuSpec(cores=(0,), kv_cache_gib=2),

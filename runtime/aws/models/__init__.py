@@ -1,0 +1,1 @@
+"""Models in a deployment's bucket: filled by a person, read by nodes."""

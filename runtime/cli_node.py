@@ -1,0 +1,186 @@
+"""The `turnback` commands of a node: what its unit runs, and what fills its bucket."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runtime.contract.model import MODELS, model_bucket_parameter
+from runtime.errors import EXIT_INTERRUPTED, BadInput, TurnbackError
+from runtime.launch.boot.address import metadata_text
+from runtime.launch.boot.boot import ENGINE_PYTHON, Node, Say, Sources
+from runtime.launch.boot.boot import serve as serve_node
+from runtime.launch.boot.journal import Journal, notify
+from runtime.launch.command import engine_command
+from runtime.launch.machine import Machine
+
+model_app = typer.Typer(help="Models of a deployment.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(serve)
+    app.add_typer(model_app, name="model")
+
+
+def serve(
+    *,
+    deployment: Annotated[
+        str, typer.Option(envvar="TURNBACK_DEPLOYMENT", help="The deployment's name.")
+    ],
+    parameter: Annotated[
+        str, typer.Option(envvar="TURNBACK_PARAMETER", help="SSM parameter with the NodeSpec.")
+    ],
+    kit_sha256: Annotated[
+        str,
+        typer.Option(envvar="TURNBACK_WHEEL_SHA256", help="Of the wheel that must be installed."),
+    ] = "",
+    engine_python: Annotated[
+        Path, typer.Option(help="Interpreter with vLLM, nixl and this kit.")
+    ] = ENGINE_PYTHON,
+    root: Annotated[
+        Path, typer.Option(help="Folder that holds the node's sys, etc, opt, run and var.")
+    ] = Path("/"),
+) -> None:
+    """Boot this node and run its engine: what turnback-node.service does."""
+    node = Node(
+        Machine(root),
+        parameter,
+        kit_sha256=kit_sha256,
+        command=lambda spec: engine_command(spec, engine_python),
+    )
+    raise typer.Exit(run_node(node, aws_sources(deployment, parameter)))
+
+
+def aws_sources(deployment: str, parameter: str) -> Sources:
+    """What a node reads from AWS, with the environment's region and credentials."""
+
+    def spec_text() -> str:
+        from runtime.aws.clients import client
+        from runtime.aws.parameter import parameter_text
+
+        return parameter_text(client("ssm"), parameter)
+
+    def sync(name: str, folder: Path, say: Say, stop: threading.Event) -> None:
+        from runtime.aws.clients import client, transfer_client
+        from runtime.aws.models.sync import sync_model
+        from runtime.aws.parameter import parameter_text
+
+        def bucket() -> str:
+            return parameter_text(client("ssm"), model_bucket_parameter(deployment))
+
+        sync_model(transfer_client(), bucket, name, folder, say, stop)
+
+    def tag() -> None:
+        from runtime.aws.clients import client
+        from runtime.aws.draining import tag_draining
+
+        tag_draining(client("ec2"), metadata_text("instance-id") or "this instance")
+
+    return Sources(spec_text, sync, tag)
+
+
+def run_node(node: Node, sources: Sources) -> int:
+    """Boot and serve until a signal comes or the node's capacity ends.
+
+    Returns:
+        The exit code: 0 also after SIGTERM, with which systemd stops a unit.
+    """
+    journal, signals = Journal(node.machine), list[signal.Signals]()
+
+    async def body() -> None:
+        task = asyncio.current_task()
+
+        def end(signum: signal.Signals) -> None:
+            if task is not None and not signals:
+                signals.append(signum)
+                notify("STOPPING=1")
+                journal.say(f"{signum.name}: the engine is ended")
+                task.cancel()
+
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, end, signum)
+        await serve_node(node, sources, journal, _seconds_of_this_process)
+
+    try:
+        asyncio.run(body())
+    except TurnbackError as error:
+        if not signals:
+            return error.exit_code
+    except asyncio.CancelledError:
+        pass
+    if signals:
+        journal.enter(journal.report.step, "draining")
+        journal.say("ended")
+    return EXIT_INTERRUPTED if signal.SIGINT in signals else 0
+
+
+def _seconds_of_this_process() -> float:
+    """Since the kernel started it, imports and all.
+
+    Source: proc(5), field 22 of /proc/PID/stat, in clock ticks since the machine's start.
+    """
+    ticks = int(Path("/proc/self/stat").read_text("ascii").rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+@model_app.command()
+def stage(
+    name: Annotated[str, typer.Argument(help="The deployment.")],
+    *,
+    folder: Annotated[Path, typer.Option("--from", help="Folder with the model's files.")],
+    model: Annotated[
+        str, typer.Option(help="id/revision, such as Qwen/Qwen3-32B/9216db5. Left out: deployed.")
+    ] = "",
+    region: Annotated[str, typer.Option(help="Left out: the environment's.")] = "",
+) -> None:
+    """Upload a model to a deployment's bucket, from where its nodes take it."""
+    from runtime.cli_aws import edge
+
+    with edge("interrupted; what is uploaded stays, run it again"):
+        stage_deployed(name, folder, lambda line: typer.echo(line, err=True), model, region)
+
+
+def stage_deployed(
+    name: str, folder: Path, say: Callable[[str], None], model: str = "", region: str = ""
+) -> None:
+    """Stage a folder for a deployment.
+
+    Args:
+        name: of the deployment.
+        folder: with the model's files.
+        say: told now and then.
+        model: id/revision; empty: the one that is deployed.
+        region: empty: the environment's.
+
+    Raises:
+        BadInput, StartFailed: as their names say.
+    """
+    from runtime.aws.clients import client, transfer_client
+    from runtime.aws.models.stage import stage_model
+    from runtime.aws.parameter import parameter_text
+
+    ssm = client("ssm", region)
+    bucket = parameter_text(ssm, model_bucket_parameter(name))
+    named = model or _deployed_model(parameter_text(ssm, f"/turnback/{name}/decode"))
+    stage_model(transfer_client(region), bucket, named, folder, say)
+
+
+def _deployed_model(text: str) -> str:
+    from runtime.launch.boot.steps import read_spec
+
+    path = read_spec(text, "the decode nodes' parameter").serving.model
+    if not path.is_relative_to(MODELS):
+        raise BadInput(
+            "the deployment's nodes take no model from the bucket",
+            got=str(path),
+            allowed=f"a folder below {MODELS}",
+            fix="give --model",
+        )
+    return path.relative_to(MODELS).as_posix()

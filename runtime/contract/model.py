@@ -1,0 +1,58 @@
+"""A model's files: where they lie in a deployment's bucket and on its nodes."""
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from runtime.contract.node import Frozen
+
+MODELS = Path("/opt/turnback/models")
+"""Folder of models on a node: MODELS / id / revision."""
+MANIFEST = "manifest.json"
+"""Written last: what has none is not staged."""
+
+
+def _inside(path: str) -> str:
+    """Refuse a path that leaves its folder, or takes the manifest's place."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or str(pure) != path or path == MANIFEST:
+        raise ValueError(f"must be a relative path inside the model, and not {MANIFEST}")
+    return path
+
+
+class ModelFile(Frozen):
+    """One file."""
+
+    path: Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_inside)]
+    """Below the model's folder, with `/`."""
+    size_bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class ModelManifest(Frozen):
+    """`manifest.json` beside a model's files in the bucket."""
+
+    format: Literal[1] = 1
+    """Of this file."""
+    files: tuple[ModelFile, ...] = Field(min_length=1)
+    """All of them."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(each.size_bytes for each in self.files)
+
+
+def model_prefix(name: str) -> str:
+    """Where a model's files lie in the bucket.
+
+    Args:
+        name: id and revision, such as `Qwen/Qwen3-32B/9216db5`.
+    """
+    return f"models/{name}/"
+
+
+def model_bucket_parameter(deployment: str) -> str:
+    """Name of the SSM parameter that tells a deployment's bucket."""
+    return f"/turnback/{deployment}/model-bucket"

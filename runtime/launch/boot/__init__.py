@@ -1,0 +1,1 @@
+"""From a machine that has started to an engine that serves: steps in order, each told."""

@@ -1,0 +1,170 @@
+"""What must hold before an engine starts; each step returns or raises, and changes nothing."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from runtime.contract.explain import explain
+from runtime.contract.image import IMAGE_FILE, ImageFile
+from runtime.contract.node import ImageSpec, NodeSpec, TransportSpec
+from runtime.errors import BadInput, StartFailed, TurnbackError
+from runtime.launch.machine import Machine
+
+KIT_STAMP = Path("/opt/turnback/kit.sha256")
+"""Digest of the wheel that is wholly installed; user data removes it before it installs."""
+_HEARTBEAT_S = 15.0
+
+
+def check_kit(machine: Machine, wanted: str) -> None:
+    """The kit of user data is installed, and no other or half a one.
+
+    Args:
+        machine: the node.
+        wanted: sha256 of the wheel; empty: user data names none, nothing is checked.
+
+    Raises:
+        StartFailed: an install has not ended well.
+    """
+    found = machine.text(KIT_STAMP)
+    if wanted and found != wanted:
+        raise StartFailed(
+            "the kit is not wholly installed",
+            got=f"{KIT_STAMP}: {found or 'not there'}",
+            allowed=wanted,
+            fix="systemctl restart turnback-kit, which installs it anew; its journal says why "
+            "it failed",
+        )
+
+
+def read_spec(text: str, source: str) -> NodeSpec:
+    """The spec of this node.
+
+    Args:
+        text: JSON.
+        source: where it came from.
+
+    Raises:
+        BadInput: it is none, or one that this kit does not know.
+    """
+    try:
+        return NodeSpec.model_validate_json(text)
+    except ValidationError as error:
+        unknown = [each for each in error.errors() if each["type"] == "extra_forbidden"]
+        told = explain(error, source)
+        if not unknown:
+            raise told from error
+        raise BadInput(
+            f"{source} is newer than this node's kit",
+            got=f"unknown: {', '.join('.'.join(map(str, each['loc'])) for each in unknown)}",
+            allowed="a spec of the kit that the node has installed",
+            fix="start new nodes, which install the deployed kit: turnback rollout NAME",
+        ) from error
+
+
+def check_image(machine: Machine, wanted: ImageSpec | None) -> str:
+    """The machine image is one that the spec can be served from; returns what it has.
+
+    Raises:
+        BadInput: it is not, or does not say.
+    """
+    if wanted is None:
+        return "the spec asks for none"
+    text = machine.text(IMAGE_FILE)
+    if text is None:
+        raise _other_image(f"no {IMAGE_FILE}", wanted)
+    try:
+        image = ImageFile.model_validate_json(text)
+    except ValidationError as error:
+        raise explain(error, str(IMAGE_FILE)) from error
+    if wrong := image.mismatch(wanted):
+        raise _other_image(wrong, wanted)
+    return f"vLLM {image.engine}, NIXL {image.nixl}, EFA installer {image.efa_installer}"
+
+
+def _other_image(got: str, wanted: ImageSpec) -> BadInput:
+    return BadInput(
+        "the machine image is not the one that the spec wants",
+        got=got,
+        allowed=f"an image of this kit (format {wanted.format}) with vLLM {wanted.engine_version}",
+        fix="build one with turnback image build, set image.ami_id, deploy, and start new nodes",
+    )
+
+
+def wait_for_devices(
+    machine: Machine,
+    wanted: TransportSpec | None,
+    say: Callable[[str], None],
+    *,
+    wait_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """Return when the node has its EFA devices; P5en brings them up late.
+
+    Args:
+        machine: the node.
+        wanted: of the spec.
+        say: told when their number changes, and every 15 s.
+        wait_s: longest wait.
+        clock, sleep: the real ones, but in tests.
+
+    Raises:
+        StartFailed: fewer than the spec wants, and TCP is not allowed.
+    """
+    if wanted is None:
+        return "peers on this machine"
+    began_s = told_at_s = clock()
+    told = -1
+    while (count := len(machine.efa_devices())) < wanted.efa_devices:
+        now_s = clock()
+        if now_s - began_s >= wait_s:
+            return _too_few(machine, wanted, wait_s)
+        if count != told or now_s - told_at_s >= _HEARTBEAT_S:
+            told, told_at_s = count, now_s
+            say(f"{count} of {wanted.efa_devices} EFA devices after {now_s - began_s:.0f} s")
+        sleep(0.5)
+    return f"{count} EFA devices, provider {wanted.provider}"
+
+
+def _too_few(machine: Machine, wanted: TransportSpec, wait_s: float) -> str:
+    found = machine.efa_devices()
+    if wanted.allow_tcp:
+        return f"{len(found)} of {wanted.efa_devices} EFA devices: KV may go over TCP, as allowed"
+    raise StartFailed(
+        "EFA devices are missing",
+        got=f"{len(found)} of {wanted.efa_devices} after {wait_s:.0f} s: "
+        f"{', '.join(found) or 'none'}",
+        allowed=f"{wanted.efa_devices} in /sys/class/infiniband with the driver efa, "
+        "or transport.allow_tcp = true",
+        fix="turnback doctor says what is wrong with the others; if it says nothing, end the "
+        "instance: another one takes its place",
+    )
+
+
+def check_model(machine: Machine, spec: NodeSpec) -> Path:
+    """The model's folder on this machine.
+
+    Raises:
+        StartFailed: there is no model in it.
+    """
+    folder = machine.at(spec.serving.model)
+    if not (folder / "config.json").is_file():
+        raise StartFailed(
+            "there is no model to serve",
+            got=f"no {folder}/config.json",
+            allowed="a folder with config.json, tokenizer and weights",
+            fix="stage the model again: turnback model stage NAME --from FOLDER",
+        )
+    return folder
+
+
+def explained(step: str, error: OSError) -> TurnbackError:
+    """What the system refuses in the middle of a step."""
+    return StartFailed(
+        f"the system refuses a file in step {step}",
+        got=f"{error.filename or ''} {error.strerror or error}".strip(),
+        allowed="files that can be read and written, with room on the disk",
+        fix="mend what the system names, then systemctl restart turnback-node",
+    )
