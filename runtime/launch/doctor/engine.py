@@ -136,7 +136,7 @@ def peers(look: Look) -> Finding:
         return passed("no peer was named")
     with ThreadPoolExecutor(len(named)) as pool:
         timeout_s = min(_CONNECT_S, look.left_s)
-        problems = [*pool.map(lambda each: _unreached(*each, timeout_s), named)]
+        problems = [*pool.map(lambda peer: _unreached(peer, timeout_s), named)]
     silent = [each for each in problems if each]
     if silent:
         return failed(
@@ -159,9 +159,9 @@ def _is_own(host: str, port: int) -> bool:
         return False
 
 
-def _unreached(host: str, port: int, timeout_s: float) -> str:
+def _unreached(peer: tuple[str, int], timeout_s: float) -> str:
     try:
-        socket.create_connection((host, port), timeout_s).close()
+        socket.create_connection(peer, timeout_s).close()
     except OSError as error:
-        return f"{host}:{port} {error}"
+        return f"{peer[0]}:{peer[1]} {error}"
     return ""

@@ -1,7 +1,7 @@
 """The node's own files, limits, clock, disk and ports."""
 
 from ipaddress import ip_address
-from pathlib import PurePosixPath
+from pathlib import Path
 
 from runtime.contract.node import OWN_ADDRESS
 from runtime.contract.status import NODE_UNIT
@@ -121,11 +121,11 @@ def disk(look: Look) -> Finding:
     spec = look.facts.spec.value
     if spec is None:
         return warned("where the model lies is not known", "see the finding of `spec`")
-    model = PurePosixPath(spec.serving.model)
+    model = spec.serving.model
     is_there = look.machine.names(model) != []
     folder = next(
         (each for each in (model, *model.parents) if look.machine.at(each).is_dir()),
-        PurePosixPath("/"),
+        Path("/"),
     )
     ran = look.run(("df", "--block-size=1", "--output=avail", look.machine.at(folder)))
     free = next((int(word) for word in ran.out.split() if word.isdecimal()), None)

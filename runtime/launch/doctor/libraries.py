@@ -66,7 +66,7 @@ def libfabric(look: Look) -> Finding:
         least = ".".join(map(str, LEAST_LIBFABRIC))
         return failed(f"libfabric {found or 'unknown'}; NIXL wants {least} or newer", _REBUILD)
     image = look.facts.image.value
-    return _as_in_image("libfabric", found, image and image.libfabric)
+    return _as_in_image("libfabric", found, image.libfabric if image else None)
 
 
 def loader(look: Look) -> Finding:
@@ -107,7 +107,9 @@ def rdma_core(look: Look) -> Finding:
         )
     packages = parse.efa_packages(look.machine.text(EFA_PACKAGES) or "")
     image = look.facts.image.value
-    return _as_in_image("rdma-core", packages.get("rdma-core", ""), image and image.rdma_core)
+    return _as_in_image(
+        "rdma-core", packages.get("rdma-core", ""), image.rdma_core if image else None
+    )
 
 
 def _providers_suffix(look: Look, library: str) -> str:
@@ -123,7 +125,7 @@ def efa_installer(look: Look) -> Finding:
     """Whether EFA's userspace is of the installer that the image names."""
     found = parse.efa_packages(look.machine.text(EFA_PACKAGES) or "").get("installer", "")
     image = look.facts.image.value
-    return _as_in_image("EFA installer", found, image and image.efa_installer)
+    return _as_in_image("EFA installer", found, image.efa_installer if image else None)
 
 
 def _as_in_image(name: str, found: str, told: str | None) -> Finding:

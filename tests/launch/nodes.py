@@ -1,0 +1,442 @@
+"""Nodes as trees of files and folders of small programs: good ones, and ways to break them.
+
+Form and wording of the files and of what programs print follow public examples: EC2's and
+libfabric's documentation, the EFA installer's list of packages, the kernel's sysfs. None of
+it was taken from a node of this kit.
+"""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from runtime.contract.node import NodeSpec
+from runtime.contract.status import BootReport, NodeStatus
+from runtime.launch.command import engine_command
+from runtime.launch.machine import Machine
+
+ENGINE_PID = 4100
+WORKER_PID = 4200
+_PCI = "sys/devices/pci0000:00"
+_ENGINE_PYTHON = "opt/turnback/venv-engine/bin/python"
+_VERBS_FOLDER = "usr/lib/x86_64-linux-gnu"
+_COUNTERS = ("unresponsive_remote_events", "rdma_read_wr_err", "reg_mr_err", "alloc_pd_err")
+_PLUGIN = "nixl_cu13.libs/nixl/libplugin_LIBFABRIC.so"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is different between two good nodes."""
+
+    instance: str
+    gpu: str
+    pci_device: str
+    busses: Sequence[int]
+    gpus: int = 8
+    nvlinks: int = 18
+    cards: int = 16
+
+
+P5EN = Kind("p5en.48xlarge", "NVIDIA H200", "0xefa2", range(79, 95))
+P6_B300 = Kind("p6-b300.48xlarge", "NVIDIA B300", "0xefa3", range(100, 116), cards=17)
+"""17 network cards, of which the first has no EFA."""
+
+
+@dataclass
+class FakeNode:
+    """A node's root; its programs lie in `bin`."""
+
+    root: Path
+    kind: Kind = P5EN
+    role: str = "decode"
+    engine_url: str = "http://127.0.0.1:9"
+    spec_text: str = ""
+    devices: list[str] = field(default_factory=list)
+
+    @property
+    def machine(self) -> Machine:
+        """What boot and doctor are given."""
+        return Machine(self.root, str(self.root / "bin"))
+
+    def write(self, path: str, text: str) -> None:
+        """A file."""
+        at = self.root / path.lstrip("/")
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(text, "utf-8")
+
+    def link(self, path: str, target: str) -> None:
+        """A symbolic link."""
+        at = self.root / path.lstrip("/")
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.symlink_to(target)
+
+    def remove(self, path: str) -> None:
+        """A file or link."""
+        (self.root / path.lstrip("/")).unlink()
+
+    def program(self, name: str, body: str, folder: str = "bin") -> None:
+        """A shell script; `$*` are its words."""
+        self.write(f"{folder}/{name}", f"#!/bin/sh\n{body}\n")
+        (self.root / folder / name).chmod(0o755)
+
+    def says(self, name: str, cases: dict[str, str], folder: str = "bin") -> None:
+        """A program that prints a text for words that match a shell pattern."""
+        lines = [
+            f"{pattern}) /bin/cat <<'TEXT'\n{text}\nTEXT\n;;" for pattern, text in cases.items()
+        ]
+        self.program(name, 'case "$*" in\n' + "\n".join(lines) + "\n*) exit 64;;\nesac", folder)
+
+    def add_efa(self, bus: int, *, bound: bool = True) -> str:
+        """An EFA function on the PCI bus, and its device when a driver is bound."""
+        address, name = f"0000:{bus:02x}:00.0", f"rdmap{bus}s0"
+        self.write(f"{_PCI}/{address}/vendor", "0x1d0f\n")
+        self.write(f"{_PCI}/{address}/device", f"{self.kind.pci_device}\n")
+        self.link(f"sys/bus/pci/devices/{address}", f"../../../devices/pci0000:00/{address}")
+        if bound:
+            self.link(f"{_PCI}/{address}/driver", "../../../bus/pci/drivers/efa")
+            self._add_verbs(address, name)
+        return name
+
+    def _add_verbs(self, address: str, name: str) -> None:
+        folder = f"{_PCI}/{address}/infiniband/{name}"
+        for counter in (*_COUNTERS, "tx_bytes", "rx_bytes"):
+            self.write(f"{folder}/ports/1/hw_counters/{counter}", "0\n")
+        self.link(f"{folder}/device", f"../../../{address}")
+        at = f"../../devices/pci0000:00/{address}/infiniband/{name}"
+        self.link(f"sys/class/infiniband/{name}", at)
+        self.devices.append(name)
+
+    def count(self, tx_bytes: int, rx_bytes: int, devices: int | None = None) -> None:
+        """Counters of the first devices, spread evenly; the others are at 0."""
+        some = self.devices[: devices or len(self.devices)]
+        for name in some:
+            folder = f"sys/class/infiniband/{name}/ports/1/hw_counters"
+            self.write(f"{folder}/tx_bytes", f"{tx_bytes // len(some)}\n")
+            self.write(f"{folder}/rx_bytes", f"{rx_bytes // len(some)}\n")
+
+    def fi_info(self, *, broken: str = "", version: str = "2.7.0amzn2.0") -> None:
+        """libfabric's program; `broken` replaces the answer about efa."""
+        blocks = [
+            f"provider: efa\n    fabric: {fabric}\n    domain: {name}-rdm\n    version: 207.0\n"
+            "    type: FI_EP_RDM\n    protocol: FI_PROTO_EFA"
+            for name in self.devices
+            for fabric in ("efa-direct", "efa")
+        ]
+        self.program(
+            "fi_info",
+            'case "$*" in\n'
+            f"--version) echo 'fi_info: {version}'; echo 'libfabric: {version}';"
+            " echo 'libfabric api: 2.4';;\n"
+            "-l) printf '%s:\\n    version: 207.0\\n' "
+            f"{'tcp shm sm2' if broken else 'efa tcp shm'};;\n"
+            "'-p efa -t FI_EP_RDM') " + (broken or _here("\n".join(blocks))) + ";;\n"
+            "*) exit 64;;\nesac",
+        )
+
+    def gpus(self, count: int, *, ecc: str = "0", pending: str = "No", after: str = "") -> None:
+        """NVIDIA's program; `after` is run when the rows were printed."""
+        rows = "\n".join(
+            f"{index}, {ecc if index == 3 else 0}, {pending}" for index in range(count)
+        )
+        links = "\n".join(
+            f"GPU {index}: {self.kind.gpu} (UUID: GPU-{index:08x})\n"
+            + "\n".join(f"\t Link {link}: 26.562 GB/s" for link in range(self.kind.nvlinks))
+            for index in range(self.kind.gpus)
+        )
+        self.program(
+            "nvidia-smi",
+            'case "$*" in\n'
+            f"--query-gpu*) {_here(rows)}{after}\n;;\n"
+            f"'nvlink --status') {_here(links)};;\n*) exit 64;;\nesac",
+        )
+
+    def modules(
+        self, *, efa: str = "3.3.1", nvidia: str = "595.91.07", licence: str = "Dual MIT/GPL"
+    ) -> None:
+        """What is installed for the kernel."""
+        self.says(
+            "modinfo",
+            {
+                "'-F version efa'": efa,
+                "'-F version nvidia'": nvidia,
+                "'-F license nvidia'": licence,
+            },
+        )
+
+    def engine_environment(
+        self, *, engine: str = "0.33.0", backend: str = '{"made": true, "memory": ["VRAM"]}'
+    ) -> None:
+        """The engine's interpreter: it answers the doctor's scripts."""
+        self.program(
+            "python",
+            'case "$2" in\n'
+            f"*create_backend*) echo 'nixl: a line of its log'; echo 'turnback {backend}';;\n"
+            f'*importlib*) echo \'turnback {{"engine": "{engine}", "nixl": "1.5.2"}}\';;\n'
+            "*) exit 64;;\nesac",
+            str(Path(_ENGINE_PYTHON).parent),
+        )
+
+    def units(self, *, memlock: str = "infinity", manager: str = "active") -> None:
+        """systemd's answers."""
+        self.says(
+            "systemctl",
+            {
+                "'show turnback-node.service --property=LimitMEMLOCK'": f"LimitMEMLOCK={memlock}",
+                "'is-active nvidia-fabricmanager.service'": manager,
+            },
+        )
+
+    def clock(self, off_s: str = "0.000004211", leap: str = "Normal") -> None:
+        """chrony's answer, comma separated."""
+        self.says(
+            "chronyc",
+            {
+                "'-c tracking'": f"A9FEA97B,169.254.169.123,4,1764500000.1,{off_s},0.000001,"
+                f"0.000007,-5.1,0.001,0.02,0.0003,0.0002,16.2,{leap}"
+            },
+        )
+
+    def loader(
+        self, libfabric: str = "/opt/amazon/efa/lib/libfabric.so.1", without: str = ""
+    ) -> None:
+        """ldconfig's cache."""
+        folder = "/lib/x86_64-linux-gnu"
+        paths = {
+            "libfabric.so.1": libfabric,
+            "libibverbs.so.1": f"/{_VERBS_FOLDER}/libibverbs.so.1",
+        }
+        paths |= {
+            name: f"{folder}/{name}" for name in ("libefa.so.1", "libhwloc.so.15", "libc.so.6")
+        }
+        lines = [
+            f"\t{name} (libc6,x86-64) => {at}" for name, at in paths.items() if name != without
+        ]
+        self.says(
+            "ldconfig", {"-p": "\n".join(["5 libs found in cache `/etc/ld.so.cache'", *lines])}
+        )
+
+    def free(self, free_bytes: int) -> None:
+        """df's answer."""
+        self.says("df", {"*--output=avail*": f"Avail\n{free_bytes}"})
+
+    def packages(self, *, installer: str = "1.51.0", rdma_core: str = "65.0") -> None:
+        """What the EFA installer leaves of itself."""
+        words = f"efa_3.3.1-1.amzn1_amd64 libfabric1-aws_2.7.0amzn2.0_amd64 rdma-core_{rdma_core}-1_amd64"
+        self.write(
+            "opt/amazon/efa_installed_packages",
+            f"# EFA installer version: {installer}\n# Debug packages installed: no\n"
+            f"# Packages installed:\n{words} ibverbs-providers_{rdma_core}-1_amd64\n",
+        )
+
+    def image(self, **changes: object) -> None:
+        """/etc/turnback/image.json."""
+        told = {
+            "kind": "node",
+            "built_at": "2026-11-29T10:00:00Z",
+            "python": "3.12.3",
+            "engine": "0.33.0",
+            "nixl": "1.5.2",
+            "efa_installer": "1.51.0",
+            "libfabric": "2.7.0amzn2.0",
+            "rdma_core": "65.0",
+            "driver": "595.91.07",
+        }
+        self.write("etc/turnback/image.json", json.dumps(told | changes))
+
+    def spec(self) -> NodeSpec:
+        """Its spec."""
+        return NodeSpec.model_validate_json(self.spec_text)
+
+    def listen(self, *ports: int, address: str = "0A00000A") -> None:
+        """Listening sockets; the address is 10.0.0.10 as the kernel writes it."""
+        rows = [
+            f"   {row}: {address}:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 "
+            "00000000     0        0 31337 1 0000000000000000 100 0 0 10 0"
+            for row, port in enumerate(ports)
+        ]
+        self.write(
+            "proc/net/tcp", "\n".join(["  sl  local_address rem_address   st", *rows]) + "\n"
+        )
+
+    def boot(self, **changes: object) -> None:
+        """/var/lib/turnback/boot.json."""
+        told = {"state": "serving", "step": "engine", "since_unix_s": 1.0, "starts": 1} | changes
+        report = BootReport.model_validate(told)
+        self.write("var/lib/turnback/boot.json", report.model_dump_json())
+
+    def status(self, **changes: object) -> None:
+        """/run/turnback/status.json."""
+        told = {"role": self.role, "generation": "ab12", "url": self.engine_url} | changes
+        self.write("run/turnback/status.json", NodeStatus.model_validate(told).model_dump_json())
+
+    def engine(
+        self,
+        *,
+        env: dict[str, str] | None = None,
+        argv: Sequence[str] | None = None,
+        memlock: str = "unlimited",
+        plugin: str = "libplugin_LIBFABRIC.so",
+    ) -> None:
+        """The API server and one worker in /proc, started from the spec but for the changes."""
+        command = engine_command(self.spec().at("10.0.0.10"), Path(f"/{_ENGINE_PYTHON}"))
+        words, variables = argv or command.argv, {**command.env, **(env or {})}
+        pairs = [f"{name}={value}" for name, value in variables.items() if value]
+        for pid, parent in ((ENGINE_PID, 1), (WORKER_PID, ENGINE_PID)):
+            line = words if pid == ENGINE_PID else ("VLLM::Worker_TP0",)
+            self.write(f"proc/{pid}/cmdline", "\0".join(line) + "\0")
+            self.write(f"proc/{pid}/environ", "\0".join(pairs) + "\0")
+            self.write(f"proc/{pid}/status", f"Name:\tpython\nPid:\t{pid}\nPPid:\t{parent}\n")
+            self.write(
+                f"proc/{pid}/limits",
+                f"Limit                     Soft Limit           Hard Limit           Units\n"
+                f"Max locked memory         {memlock:20} {memlock:20} bytes\n",
+            )
+        self.write(f"proc/{WORKER_PID}/maps", f"7f00-7f01 r-xp 0 00:00 0    /x/{plugin}\n")
+
+
+def _here(text: str) -> str:
+    return f"/bin/cat <<'TEXT'\n{text}\nTEXT\n"
+
+
+def good_node(root: Path, kind: Kind = P5EN, *, url: str = "", role: str = "decode") -> FakeNode:
+    """A node that has booted and serves at `url`; empty: it has not started an engine yet."""
+    node = FakeNode(root, kind, role)
+    for bus in kind.busses:
+        node.add_efa(bus)
+    node.spec_text = _spec_text(role, len(node.devices))
+    node.write("sys/devices/virtual/dmi/id/product_name", f"{kind.instance}\n")
+    node.write("sys/module/efa/version", "3.3.1\n")
+    node.write("sys/module/nvidia/version", "595.91.07\n")
+    node.write("proc/sys/kernel/osrelease", "6.8.0-1021-aws\n")
+    node.write("proc/modules", "efa_nv_peermem 16384 0 - Live 0x0\nefa 139264 16 - Live 0x0\n")
+    node.write("dev/gdrdrv", "")
+    node.write("proc/meminfo", _MEMINFO)
+    node.write(f"{_VERBS_FOLDER}/libibverbs.so.1", "\x7fELF /libibverbs/lib%s-rdmav59.so\0")
+    node.write(f"{_VERBS_FOLDER}/libibverbs/libefa-rdmav59.so", "")
+    node.write(f"opt/turnback/venv-engine/lib/python3.12/site-packages/{_PLUGIN}", "")
+    node.write("opt/turnback/models/Qwen/Qwen3-32B/1/config.json", "{}")
+    node.write(
+        "etc/turnback/node.env",
+        f"TURNBACK_DEPLOYMENT=ours\nTURNBACK_ROLE={role}\nTURNBACK_PARAMETER=/turnback/ours/{role}\n"
+        "AWS_REGION=us-west-2\n",
+    )
+    node.image()
+    node.packages()
+    node.fi_info()
+    node.gpus(kind.gpus)
+    node.modules()
+    node.engine_environment()
+    node.units()
+    node.clock()
+    node.loader()
+    node.free(20 * 2**40)
+    node.says(
+        "ldd", {"*LIBFABRIC*": "\tlibfabric.so.1 => /opt/amazon/efa/lib/libfabric.so.1 (0x7f)"}
+    )
+    node.listen(22)
+    if url:
+        serve(node, url)
+    return node
+
+
+def serve(node: FakeNode, url: str) -> None:
+    """Let its engine run."""
+    node.engine_url = url
+    node.boot()
+    node.status()
+    node.engine()
+    node.listen(22, 8000, 5600)
+
+
+_MEMINFO = """MemTotal:       2097152000 kB
+MemFree:        1999999999 kB
+Active(anon):        12345 kB
+HugePages_Total:    5128
+HugePages_Free:     5120
+Hugepagesize:       2048 kB
+"""
+
+
+def _spec_text(role: str, efa_devices: int) -> str:
+    return json.dumps(
+        {
+            "role": role,
+            "serving": {
+                "model": "/opt/turnback/models/Qwen/Qwen3-32B/1",
+                "served_model_name": "qwen",
+                "dtype": "bfloat16",
+                "tensor_parallel_size": 8,
+                "max_model_len": 32768,
+                "port": 8000,
+            },
+            "kv": {"backends": ["LIBFABRIC"], "block_size_tokens": 128},
+            "transport": {"efa_devices": efa_devices},
+            "image": {"engine_version": "0.33"},
+            "generation": "ab12",
+            "host": "node",
+            "side_channel_port": 5600,
+        }
+    )
+
+
+@dataclass
+class EngineDouble:
+    """Answers /metrics and /version of an engine."""
+
+    url: str = ""
+    version: str = "0.33.0"
+    samples: dict[str, float] = field(default_factory=dict)
+    asked: int = 0
+
+    def page(self) -> str:
+        """Of /metrics, with labels."""
+        return "".join(f'{name}{{engine="0"}} {value}\n' for name, value in self.samples.items())
+
+
+SERVED = {
+    "vllm:request_success_total": 100.0,
+    "vllm:nixl_xfer_time_seconds_count": 100.0,
+    "vllm:nixl_bytes_transferred_sum": 8.0 * 2**30,
+}
+"""Of an engine that has read 8 GiB."""
+
+
+@contextmanager
+def engine_double() -> Iterator[EngineDouble]:
+    """A server on a port of its own."""
+    double = EngineDouble(samples=dict(SERVED))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            double.asked += 1
+            pages = {"/metrics": double.page(), "/version": json.dumps({"version": double.version})}
+            body = pages.get(self.path, "").encode()
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    double.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield double
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def closed_port() -> int:
+    """A port that nothing listens at."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
