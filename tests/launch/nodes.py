@@ -101,6 +101,16 @@ class FakeNode:
             self._add_verbs(address, name)
         return name
 
+    def drop_efa(self, bus: int, *, is_attached: bool) -> None:
+        """A device that did not come up, or whose interface is not there at all."""
+        address, name = f"0000:{bus:02x}:00.0", f"rdmap{bus}s0"
+        self.remove(f"sys/class/infiniband/{name}")
+        self.remove(f"{_PCI}/{address}/driver")
+        if not is_attached:
+            self.remove(f"sys/bus/pci/devices/{address}")
+        self.devices.remove(name)
+        self.fi_info()
+
     def _add_verbs(self, address: str, name: str) -> None:
         folder = f"{_PCI}/{address}/infiniband/{name}"
         for counter in (*_COUNTERS, "tx_bytes", "rx_bytes"):
@@ -112,11 +122,11 @@ class FakeNode:
 
     def count(self, tx_bytes: int, rx_bytes: int, devices: int | None = None) -> None:
         """Counters of the first devices, spread evenly; the others are at 0."""
-        some = self.devices[: devices or len(self.devices)]
-        for name in some:
+        some = devices or len(self.devices)
+        for at, name in enumerate(self.devices):
             folder = f"sys/class/infiniband/{name}/ports/1/hw_counters"
-            self.write(f"{folder}/tx_bytes", f"{tx_bytes // len(some)}\n")
-            self.write(f"{folder}/rx_bytes", f"{rx_bytes // len(some)}\n")
+            self.write(f"{folder}/tx_bytes", f"{tx_bytes // some if at < some else 0}\n")
+            self.write(f"{folder}/rx_bytes", f"{rx_bytes // some if at < some else 0}\n")
 
     def fi_info(self, *, broken: str = "", version: str = "2.7.0amzn2.0") -> None:
         """libfabric's program; `broken` replaces the answer about efa."""
@@ -225,11 +235,11 @@ class FakeNode:
 
     def packages(self, *, installer: str = "1.51.0", rdma_core: str = "65.0") -> None:
         """What the EFA installer leaves of itself."""
-        words = f"efa_3.3.1-1.amzn1_amd64 libfabric1-aws_2.7.0amzn2.0_amd64 rdma-core_{rdma_core}-1_amd64"
+        words = f"efa_3.3.1-1.amzn1_amd64 rdma-core_{rdma_core}-1_amd64"
         self.write(
             "opt/amazon/efa_installed_packages",
             f"# EFA installer version: {installer}\n# Debug packages installed: no\n"
-            f"# Packages installed:\n{words} ibverbs-providers_{rdma_core}-1_amd64\n",
+            f"# Packages installed:\n{words} libfabric1-aws_2.7.0amzn2.0_amd64\n",
         )
 
     def image(self, **changes: object) -> None:
