@@ -74,20 +74,35 @@ def doctor(
 @contextmanager
 def _edge() -> Iterator[None]:
     """Errors become messages and exit codes."""
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        NoCredentialsError,
+        NoRegionError,
+        ProfileNotFound,
+    )
 
     try:
         yield
     except TurnbackError as error:
         typer.echo(f"\nerror: {error}", err=True)
         raise typer.Exit(error.exit_code) from None
+    except (NoRegionError, NoCredentialsError, ProfileNotFound) as error:
+        bad = BadInput(
+            "AWS cannot be asked",
+            got=str(error),
+            allowed="a region and credentials",
+            fix="give --region or set AWS_REGION; set credentials",
+        )
+        typer.echo(f"\nerror: {bad}", err=True)
+        raise typer.Exit(bad.exit_code) from None
     except (BotoCoreError, ClientError) as error:
         shown = StartFailed(
             "AWS does not let the nodes be asked",
             got=str(error),
             allowed="ec2:DescribeInstances, ssm:SendCommand, ssm:GetCommandInvocation, "
-            "ssm:DescribeInstanceInformation, ssm:GetParameter, and a region",
-            fix="give --region or set AWS_REGION; set credentials that may do this",
+            "ssm:DescribeInstanceInformation, ssm:GetParameter",
+            fix="set credentials that may do this; ask again where AWS was late",
         )
         typer.echo(f"\nerror: {shown}", err=True)
         raise typer.Exit(shown.exit_code) from None
@@ -111,7 +126,7 @@ def this_machine() -> "Machine":
 def _facts(machine: "Machine", stage: Stage | None, spec: Path | None) -> "Facts":
     from runtime.launch.doctor.facts import gather, is_node, likely_stage, node_environment
 
-    if not is_node(machine):
+    if spec is None and not is_node(machine):
         raise BadInput(
             "this machine is no node",
             got="neither /etc/turnback/image.json nor /etc/turnback/node.env",

@@ -86,7 +86,7 @@ class Machine:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             process.communicate()
-            told = f"no end within {timeout_s:g} s"
+            told = f"no end within {timeout_s:.1f} s"
             return Ran(None, "", told, time.monotonic() - began_s)
         return Ran(
             process.returncode,

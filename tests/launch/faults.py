@@ -94,6 +94,11 @@ def _samples(name: str, value: float, _: FakeNode, engine: EngineDouble) -> None
     engine.samples[name] = value
 
 
+def _no_traffic(node: FakeNode, engine: EngineDouble) -> None:
+    node.count(0, 0)
+    engine.samples["vllm:nixl_bytes_transferred_sum"] = 0.0
+
+
 _NO_READS = partial(_samples, "vllm:nixl_xfer_time_seconds_count", 0.0)
 
 FAULTS: tuple[Fault, ...] = (
@@ -110,6 +115,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("boot failed", "boot", "fail", "failed at model: the model's checksum is wrong, got ab",
           lambda node, _: node.boot(state="failed", step="model", got="ab", fix="stage it again",
                                     what="the model's checksum is wrong")),
+    Fault("still booting", "boot", "warn", "booting at model",
+          lambda node, _: node.boot(state="booting", step="model")),
     Fault("engine restarts", "boot", "warn", "the engine was started 4 times",
           lambda node, _: node.boot(starts=4)),
     Fault("no efa module for the kernel", "efa-driver", "fail", "Module efa not found",
@@ -145,7 +152,7 @@ FAULTS: tuple[Fault, ...] = (
           lambda node, _: node.remove("opt/turnback/venv-engine/lib/python3.12/site-packages/"
                                       "nixl_cu13.libs/nixl/libplugin_LIBFABRIC.so"), "image"),
     Fault("plugin misses a library", "nixl-plugin", "fail", "misses libcudart.so.12",
-          lambda node, _: node.says("ldd", {"*": "\tlibcudart.so.12 => not found"}), "image"),
+          lambda node, _: node.ldd("libserdes.so", "libcudart.so.12"), "image"),
     Fault("NIXL makes no backend", "nixl-backend", "fail", "nixlBackendError: NIXL_ERR_BACKEND",
           lambda node, _: node.engine_environment(
               backend='{"made": false, "error": "nixlBackendError: NIXL_ERR_BACKEND"}'), "boot"),
@@ -170,6 +177,8 @@ FAULTS: tuple[Fault, ...] = (
                                              "GPU0000:9A:00.0: GPU is lost.'; exit 15")),
     Fault("uncorrected memory fault", "gpus", "fail", "GPU 3: 2 uncorrected",
           lambda node, _: node.gpus(8, ecc="2")),
+    Fault("memory repair pending", "gpus", "fail", "00000000:03:00.0: row remapping pending Yes",
+          lambda node, _: node.gpus(8, pending="Yes")),
     Fault("NVLink down", "nvlink", "fail", "of 18 NVLinks are up: GPU 0: 17", _nvlink),
     Fault("no fabric manager", "nvlink", "fail", "nvidia-fabricmanager is failed",
           lambda node, _: node.units(manager="failed")),
@@ -215,7 +224,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("engine on TCP", "traffic", "fail", "did not come over EFA",
           lambda node, _: node.count(0, 0)),
     Fault("no traffic", "traffic", "warn", "no traffic, so nothing is proven",
-          partial(_samples, "vllm:nixl_bytes_transferred_sum", 0.0)),
+          _no_traffic),
     Fault("one device carries all", "rails", "warn", "1 of 16 devices carried KV",
           lambda node, _: node.count(9 * _GIB, 9 * _GIB, devices=1)),
 )  # fmt: skip

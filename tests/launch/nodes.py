@@ -25,6 +25,7 @@ _PCI = "sys/devices/pci0000:00"
 _ENGINE_PYTHON = "opt/turnback/venv-engine/bin/python"
 _VERBS_FOLDER = "usr/lib/x86_64-linux-gnu"
 _COUNTERS = ("unresponsive_remote_events", "rdma_read_wr_err", "reg_mr_err", "alloc_pd_err")
+_SITE = "opt/turnback/venv-engine/lib/python3.12/site-packages"
 _PLUGIN = "nixl_cu13.libs/nixl/libplugin_LIBFABRIC.so"
 
 
@@ -149,8 +150,10 @@ class FakeNode:
 
     def gpus(self, count: int, *, ecc: str = "0", pending: str = "No", after: str = "") -> None:
         """NVIDIA's program; `after` is run when the rows were printed."""
-        rows = "\n".join(
-            f"{index}, {ecc if index == 3 else 0}, {pending}" for index in range(count)
+        rows = "\n".join(f"{index}, {ecc if index == 3 else 0}" for index in range(count))
+        remapped = "\n".join(
+            f"00000000:{index:02X}:00.0, {pending if index == 3 else 'No'}, No"
+            for index in range(count)
         )
         links = "\n".join(
             f"GPU {index}: {self.kind.gpu} (UUID: GPU-{index:08x})\n"
@@ -161,6 +164,7 @@ class FakeNode:
             "nvidia-smi",
             'case "$*" in\n'
             f"--query-gpu*) {_here(rows)}{after}\n;;\n"
+            f"--query-remapped-rows*) {_here(remapped)};;\n"
             f"'nvlink --status') {_here(links)};;\n*) exit 64;;\nesac",
         )
 
@@ -227,6 +231,13 @@ class FakeNode:
         ]
         self.says(
             "ldconfig", {"-p": "\n".join(["5 libs found in cache `/etc/ld.so.cache'", *lines])}
+        )
+
+    def ldd(self, *missing: str) -> None:
+        """What the loader finds for NIXL's plugin, alone: wheels bring what it misses."""
+        lines = ["\tlibfabric.so.1 => /opt/amazon/efa/lib/libfabric.so.1 (0x00007f10)"]
+        self.says(
+            "ldd", {"*": "\n".join([*lines, *(f"\t{name} => not found" for name in missing)])}
         )
 
     def free(self, free_bytes: int) -> None:
@@ -327,7 +338,7 @@ def good_node(root: Path, kind: Kind = P5EN, *, url: str = "", role: str = "deco
     node.write("proc/meminfo", _MEMINFO)
     node.write(f"{_VERBS_FOLDER}/libibverbs.so.1", "\x7fELF /libibverbs/lib%s-rdmav59.so\0")
     node.write(f"{_VERBS_FOLDER}/libibverbs/libefa-rdmav59.so", "")
-    node.write(f"opt/turnback/venv-engine/lib/python3.12/site-packages/{_PLUGIN}", "")
+    node.write(f"{_SITE}/{_PLUGIN}", "")
     node.write("opt/turnback/models/Qwen/Qwen3-32B/1/config.json", "{}")
     node.write(
         "etc/turnback/node.env",
@@ -344,9 +355,9 @@ def good_node(root: Path, kind: Kind = P5EN, *, url: str = "", role: str = "deco
     node.clock()
     node.loader()
     node.free(20 * 2**40)
-    node.says(
-        "ldd", {"*LIBFABRIC*": "\tlibfabric.so.1 => /opt/amazon/efa/lib/libfabric.so.1 (0x7f)"}
-    )
+    node.write(f"{_SITE}/nixl_cu13.libs/libserdes.so", "")
+    node.write(f"{_SITE}/nvidia/cu13/lib/libcudart.so.13", "")
+    node.ldd("libserdes.so", "libcudart.so.13")
     node.listen(22)
     if url:
         serve(node, url)

@@ -1,5 +1,6 @@
 """A check, what it finds, and what it may look at."""
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,6 +131,10 @@ class Look:
         """Until this check's time is up; at least a moment."""
         return max(0.05, self.until_s - time.monotonic())
 
+    def has(self, program: str) -> bool:
+        """Whether there is such a program."""
+        return shutil.which(program, path=self.machine.path) is not None
+
     def run(self, argv: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Ran:
         """Run a program to its end.
 
@@ -143,7 +148,7 @@ class Look:
         ran = machine.run(words, self.left_s)
         if ran.code is None:
             shown = " ".join(words)[:80]
-            raise Unanswered(f"`{shown}`: {ran.err} (waited {ran.took_s:.1f} s)")
+            raise Unanswered(f"`{shown}`: {ran.err}")
         return ran
 
 

@@ -10,11 +10,13 @@ from runtime.engine_api import NIXL_AFTER_EXPIRY, NIXL_FAILED, NIXL_READS, parse
 from runtime.launch.command import kv_transfer_config
 from runtime.launch.doctor import parse
 from runtime.launch.doctor.check import Finding, Look, failed, passed, warned
+from runtime.launch.doctor.libraries import wants_libfabric
 from runtime.launch.doctor.processes import engine_process, family
 from runtime.launch.node_report import get_text
 
 _RESTART = f"systemctl restart {NODE_UNIT}"
 _NOT_RUNNING = f"see `boot` and journalctl -u {NODE_UNIT}"
+_UNREADABLE = failed("the engine's environment cannot be read", "run the doctor as root")
 _CONNECT_S = 3.0
 _DONE = "vllm:request_success_total"
 LEAST_REQUESTS = 10
@@ -69,6 +71,8 @@ def hash_seed(look: Look) -> Finding:
     process, spec = engine_process(look.machine), look.facts.spec.value
     if process is None:
         return failed("no vLLM server runs", _NOT_RUNNING)
+    if process.env is None:
+        return _UNREADABLE
     seed = process.env.get("PYTHONHASHSEED")
     if spec is None:
         return warned(f"PYTHONHASHSEED is {seed}", "see the finding of `spec`")
@@ -81,7 +85,7 @@ def hash_seed(look: Look) -> Finding:
 
 
 def transport(look: Look) -> Finding:
-    """Whether the engine can only use EFA, and has NIXL's LIBFABRIC plugin in memory.
+    """Whether the engine can only use EFA, and has the plugin of the spec's backend in memory.
 
     Source: vLLM's default is UCX, which lands on TCP (vllm issue 41814); libfabric itself
     falls back to tcp where FI_PROVIDER does not keep it from it.
@@ -89,16 +93,22 @@ def transport(look: Look) -> Finding:
     process = engine_process(look.machine)
     if process is None:
         return failed("no vLLM server runs", _NOT_RUNNING)
+    if process.env is None:
+        return _UNREADABLE
     told = process.env.get("FI_PROVIDER")
     if told != "efa":
         return failed(f"FI_PROVIDER is {told or 'not set'} in the engine, not efa", _RESTART)
+    backend = "LIBFABRIC" if wants_libfabric(look) else "UCX"
+    plugin = f"libplugin_{backend}.so"
     pids = family(look.machine, process.pid)
     maps = (look.machine.text(f"/proc/{pid}/maps") or "" for pid in pids)
-    if not any("libplugin_LIBFABRIC.so" in each for each in maps):
+    if not any(plugin in each for each in maps):
         return failed(
-            f"none of the engine's {len(pids)} processes has libplugin_LIBFABRIC.so loaded",
-            "kv.backends must be LIBFABRIC; see `connector` and `nixl-plugin`",
+            f"none of the engine's {len(pids)} processes has {plugin} loaded",
+            "see `connector` and `nixl-plugin`",
         )
+    if backend == "UCX":
+        return warned("UCX chooses EFA or TCP by itself", "see `traffic`; kv.backends LIBFABRIC")
     return passed("FI_PROVIDER is efa, NIXL's LIBFABRIC plugin is loaded")
 
 

@@ -1,5 +1,7 @@
 """Reads what all checks start from."""
 
+import queue
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,8 @@ from runtime.launch.machine import Machine
 NODE_ENVIRONMENT = Path("/etc/turnback/node.env")
 _INSTANCE_NAME = "/sys/devices/virtual/dmi/id/product_name"
 """Source: EC2's Nitro firmware puts the instance type there."""
+SPEC_S = 4.0
+"""Longest wait for the node's parameter, before the checks."""
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -39,13 +43,16 @@ def likely_stage(machine: Machine) -> Stage:
     return "boot" if machine.text(STATUS_FILE) is None else "live"
 
 
-def gather(machine: Machine, stage: Stage, read_spec: Callable[[], str]) -> Facts:
+def gather(
+    machine: Machine, stage: Stage, read_spec: Callable[[], str], spec_s: float = SPEC_S
+) -> Facts:
     """Facts of a node, without peers and window.
 
     Args:
         machine: the node.
         stage: whose checks run.
         read_spec: text of the node's parameter; TurnbackError: it cannot be had.
+        spec_s: longest wait for it.
     """
     name = machine.text(_INSTANCE_NAME) or ""
     bare = Facts(
@@ -57,14 +64,26 @@ def gather(machine: Machine, stage: Stage, read_spec: Callable[[], str]) -> Fact
         instance=INSTANCE_TYPES.get(name),
         instance_name=name,
     )
-    return bare if stage == "image" else replace(bare, spec=_spec(read_spec))
+    return bare if stage == "image" else replace(bare, spec=_spec(read_spec, spec_s))
 
 
-def _spec(read: Callable[[], str]) -> File[NodeSpec]:
+def _spec(read: Callable[[], str], wait_s: float) -> File[NodeSpec]:
+    """Names are looked up by the system, which knows no time-out: a thread waits for it."""
+    answer: queue.SimpleQueue[File[NodeSpec]] = queue.SimpleQueue()
+    threading.Thread(target=lambda: answer.put(_spec_now(read)), daemon=True).start()
+    try:
+        return answer.get(timeout=wait_s)
+    except queue.Empty:
+        return File(problem=f"the node's parameter: no answer (waited {wait_s:.1f} s)")
+
+
+def _spec_now(read: Callable[[], str]) -> File[NodeSpec]:
     try:
         text = read()
     except TurnbackError as error:
         return File(problem=f"{error.what}: {error.got}")
+    except Exception as error:  # noqa: BLE001 - a check's edge: told as its finding
+        return File(problem=f"the node's parameter: {type(error).__name__}: {error}")
     return _parsed(text, "the node's parameter", NodeSpec)
 
 

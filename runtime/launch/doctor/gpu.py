@@ -8,6 +8,14 @@ _PEERMEM = ("efa_nv_peermem", "nvidia_peermem")
 _NVLINKS = {"p5": 18, "p6": 18, "p4": 12}
 """Links of each GPU, by the beginning of the type. Source: NVIDIA's data sheets of A100 (12),
 H100, H200, B200 and B300 (18); types of other families have none."""
+_QUERY_GPUS = ("nvidia-smi", "--query-gpu=index,ecc.errors.uncorrected.volatile.total")
+_QUERY_ROWS = (
+    "nvidia-smi",
+    "--query-remapped-rows=gpu_bus_id,remapped_rows.pending,remapped_rows.failure",
+)
+_CSV = ("--format=csv,noheader,nounits",)
+_BUS_ID = r"[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f.]+"
+_NONE = {"0", "No", "[N/A]", "N/A", "[Not Supported]"}
 _REPLACE = "reboot; where it stays so, replace the node: `turnback rollout` starts another"
 
 
@@ -75,14 +83,8 @@ def gdrcopy(look: Look) -> Finding:
 
 def gpus(look: Look) -> Finding:
     """Whether all GPUs of the type answer, without memory faults."""
-    ran = look.run(
-        (
-            "nvidia-smi",
-            "--query-gpu=index,ecc.errors.uncorrected.volatile.total,retired_pages.pending",
-            "--format=csv,noheader,nounits",
-        )
-    )
-    rows = parse.nvidia_csv(ran.out, 3)
+    ran = look.run((*_QUERY_GPUS, *_CSV))
+    rows = parse.nvidia_csv(ran.out, 2)
     row = look.facts.instance
     wanted = row.gpus if row else None
     if not ran.is_good or not rows or (wanted is not None and len(rows) < wanted):
@@ -92,9 +94,13 @@ def gpus(look: Look) -> Finding:
             f"see `dmesg | grep -i xid`; {_REPLACE}",
         )
     bad = [
-        f"GPU {index}: {ecc} uncorrected, pages pending: {pending}"
-        for index, ecc, pending in rows
-        if (ecc.isdecimal() and int(ecc)) or pending == "Yes"
+        f"GPU {index}: {ecc} uncorrected" for index, ecc in rows if ecc.isdecimal() and int(ecc) > 0
+    ]
+    remapped = parse.nvidia_csv(look.run((*_QUERY_ROWS, *_CSV)).out, 3, _BUS_ID)
+    bad += [
+        f"GPU {bus}: row remapping pending {pending}, failed {failure}"
+        for bus, pending, failure in remapped
+        if not {pending, failure} <= _NONE
     ]
     if bad:
         return failed("; ".join(bad), _REPLACE)

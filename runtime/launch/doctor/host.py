@@ -54,6 +54,8 @@ def boot(look: Look) -> Finding:
     if report.state == "failed":
         got = f", got {report.got}" if report.got else ""
         return failed(f"{told}: {report.what}{got}", report.fix or f"journalctl -u {NODE_UNIT}")
+    if report.state == "booting" and look.facts.stage == "live":
+        return warned(told, f"wait; journalctl -fu {NODE_UNIT} follows it")
     if report.state == "draining":
         return warned(told, "nothing: the node ends when its requests have")
     if report.starts > 1:
@@ -103,6 +105,8 @@ def huge_pages(look: Look) -> Finding:
 
 def clock(look: Look) -> Finding:
     """Whether the clock is kept, and right to a second."""
+    if not look.has("chronyc"):
+        return _clock_by_systemd(look)
     ran = look.run(("chronyc", "-c", "tracking"))
     told = parse.chrony_tracking(ran.out)
     fix = "systemctl restart chrony; chronyc makestep; Amazon's clock is 169.254.169.123"
@@ -114,6 +118,13 @@ def clock(look: Look) -> Finding:
     if off_s > MOST_OFF_S:
         return failed(f"{off_s:.3f} s off, at most {MOST_OFF_S:g} s", fix)
     return passed(f"{off_s * 1000:.3f} ms off")
+
+
+def _clock_by_systemd(look: Look) -> Finding:
+    ran = look.run(("timedatectl", "show", "--property=NTPSynchronized"))
+    if parse.shell_variables(ran.out).get("NTPSynchronized") == "yes":
+        return passed("kept by systemd-timesyncd, which does not tell how far it is off")
+    return failed("no chrony, and systemd does not keep the clock", "install and start chrony")
 
 
 def disk(look: Look) -> Finding:

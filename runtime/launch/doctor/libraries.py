@@ -16,10 +16,23 @@ _NEEDED = ("libfabric.so.1", "libefa.so.1", "libibverbs.so.1", "libhwloc.so.15")
 """NIXL's wheels leave them out."""
 _REBUILD = "build the image again (`turnback image build`)"
 _PLUGIN = "libplugin_LIBFABRIC.so"
+_SITE = "lib/python3*/site-packages"
+_PLUGINS = (
+    f"{_SITE}/.nixl_cu*.mesonpy.libs/plugins/{_PLUGIN}",
+    f"{_SITE}/nixl_cu*.libs/nixl/{_PLUGIN}",
+)
+_OWN_LIBRARIES = tuple(
+    f"{_SITE}/{each}" for each in (".nixl_cu*.mesonpy.libs", "nixl_cu*.libs", "nvidia/*/lib")
+)
+"""Where wheels keep what NIXL and torch have loaded before the plugin asks for it."""
 _SUFFIX = re.compile(rb"-rdmav\d+\.so")
 
 BACKEND_SCRIPT = """
 import json, sys
+try:
+    import torch  # it loads CUDA's runtime from its wheel, as in the engine
+except ImportError:
+    pass
 try:
     from nixl._api import nixl_agent, nixl_agent_config
     agent = nixl_agent("turnback-doctor", nixl_agent_config(backends=[]))
@@ -146,14 +159,19 @@ _NO_IMAGE = "see the finding of `image-file`"
 
 def nixl_plugin(look: Look) -> Finding:
     """Whether NIXL's LIBFABRIC plugin is there and finds its libraries."""
+    if not wants_libfabric(look):
+        return _NOT_LIBFABRIC
     root = ENGINE_PYTHON.parents[1]
-    found = sorted(
-        look.machine.at(root).glob(f"lib/python3*/site-packages/nixl_cu*.libs/*/{_PLUGIN}")
-    )
-    if not found:
+    packages = look.machine.at(root)
+    found = next((one for each in _PLUGINS for one in packages.glob(each)), None)
+    if found is None:
         return failed(f"no {_PLUGIN} in {root}", f"install nixl with its CUDA wheel; {_REBUILD}")
-    ran = look.run(("ldd", found[0]))
-    missing = parse.ldd_missing(ran.out + ran.err)
+    ran = look.run(("ldd", found))
+    missing = [
+        name
+        for name in parse.ldd_missing(ran.out + ran.err)
+        if not any(True for each in _OWN_LIBRARIES for _ in packages.glob(f"{each}/{name}"))
+    ]
     if missing:
         return failed(f"{_PLUGIN} misses {', '.join(missing)}", f"see `loader`; {_REBUILD}")
     if not ran.is_good:
@@ -161,8 +179,19 @@ def nixl_plugin(look: Look) -> Finding:
     return passed(f"{_PLUGIN} finds its libraries")
 
 
+def wants_libfabric(look: Look) -> bool:
+    """Whether the spec's KV goes over LIBFABRIC; it does where there is no spec."""
+    spec = look.facts.spec.value
+    return spec is None or "LIBFABRIC" in spec.kv.backends
+
+
+_NOT_LIBFABRIC = passed("not asked: the spec's backends are without LIBFABRIC")
+
+
 def nixl_backend(look: Look) -> Finding:
     """Whether the engine's NIXL makes a LIBFABRIC backend with provider efa."""
+    if not wants_libfabric(look):
+        return _NOT_LIBFABRIC
     ran = look.run((engine_python(look), "-c", BACKEND_SCRIPT), {"FI_PROVIDER": "efa"})
     told = told_by(ran.out)
     if told.get("made") is True:

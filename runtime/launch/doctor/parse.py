@@ -80,10 +80,16 @@ def efa_packages(text: str) -> dict[str, str]:
     return found
 
 
-def nvidia_csv(text: str, columns: int) -> list[list[str]]:
-    """Rows of `nvidia-smi --format=csv,noheader,nounits` that have all columns."""
+def nvidia_csv(text: str, columns: int, first: str = r"\d+") -> list[list[str]]:
+    """Rows of `nvidia-smi --format=csv,noheader,nounits`; other lines are its complaints.
+
+    Args:
+        text: its output.
+        columns: that a row has.
+        first: pattern of the first cell.
+    """
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
-    return [row for row in rows if len(row) == columns and row[0].isdecimal()]
+    return [row for row in rows if len(row) == columns and re.fullmatch(first, row[0])]
 
 
 def nvlinks(text: str) -> dict[int, int]:

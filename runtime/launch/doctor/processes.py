@@ -16,12 +16,12 @@ class Process:
     Attributes:
         pid: its id.
         argv: its words.
-        env: its variables when it began.
+        env: its variables when it began; None: another user's.
     """
 
     pid: int
     argv: tuple[str, ...]
-    env: Mapping[str, str]
+    env: Mapping[str, str] | None
 
 
 def engine_process(machine: Machine) -> Process | None:
@@ -29,10 +29,15 @@ def engine_process(machine: Machine) -> Process | None:
     for pid in sorted(int(name) for name in machine.names("/proc") if name.isdecimal()):
         argv = tuple((machine.text(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0"))
         if _SERVER in argv:
-            words = (machine.text(f"/proc/{pid}/environ") or "").split("\0")
-            pairs = (word.partition("=") for word in words if "=" in word)
-            return Process(pid, argv, {name: value for name, _, value in pairs})
+            return Process(pid, argv, _variables(machine.text(f"/proc/{pid}/environ")))
     return None
+
+
+def _variables(text: str | None) -> dict[str, str] | None:
+    if text is None:
+        return None
+    pairs = (word.partition("=") for word in text.split("\0") if "=" in word)
+    return {name: value for name, _, value in pairs}
 
 
 def family(machine: Machine, pid: int) -> list[int]:

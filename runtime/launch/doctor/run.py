@@ -20,11 +20,10 @@ from runtime.launch.doctor.check import (
     warned,
 )
 from runtime.launch.doctor.checks import checks_of
+from runtime.launch.doctor.facts import SPEC_S
 from runtime.launch.doctor.libraries import EFA_PACKAGES
 from runtime.launch.doctor.traffic import LEAD_S, watch
 
-SPEC_S = 4.0
-"""Longest wait for the node's parameter, before the checks."""
 GRACE_S = 1.0
 """For a check whose own time is up to say so."""
 
