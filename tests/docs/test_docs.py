@@ -34,7 +34,14 @@ ROOT = Path(__file__).parents[2]
 ROUTER = (ROOT / "docs" / "router.md").read_text("utf-8")
 REFERENCE = "\n".join(
     (ROOT / "docs" / page).read_text("utf-8")
-    for page in ("reference.md", "router.md", "security.md", "deploy.md", "aws-commands.md")
+    for page in (
+        "reference.md",
+        "router.md",
+        "security.md",
+        "deploy.md",
+        "aws-commands.md",
+        "doctor.md",
+    )
 )
 SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
 COMPLAINTS = (ROOT / "docs" / "router-complaints.md").read_text("utf-8")
@@ -47,7 +54,7 @@ COMMANDS = typer.main.get_command(app)
 def test_every_command_and_option_is_documented() -> None:
     """A flag that is not in the reference fails here."""
     commands: dict[str, Any] = vars(COMMANDS)["commands"]
-    names = {"demo", "up", "rehearse", "router", "reuse", "scale", "rollout", "preflight"}
+    names = {"demo", "up", "rehearse", "router", "reuse", "scale", "rollout", "preflight", "doctor"}
     assert set(commands) == names
     for name, command in commands.items():
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
