@@ -201,7 +201,11 @@ def _fleet(
 
     ssm = client("ssm", region)
     question = Question(stage, window_s)
-    answers = ask_fleet(name, client("ec2", region), ssm, RunCommand(ssm), question)
+    answers = ask_fleet(
+        *(name, client("ec2", region), ssm, RunCommand(ssm)),
+        question,
+        lambda line: typer.echo(line, err=True),
+    )
     reports = {each.instance: each.report for each in answers if each.report is not None}
     findings = fleet_findings(reports) if reports else []
     code = fleet_code(answers, findings)

@@ -21,7 +21,6 @@ _RUN_S = 60
 """Beside the window; the doctor's own time-outs end it well before."""
 _DELIVERY_S = 20.0
 """From the sending of a command until it runs on every node: the window begins after it."""
-_OLDEST_KIT = "No such command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,7 @@ def ask_fleet(
     ssm: Any,
     commands: RunCommand,
     question: Question,
+    tell: Callable[[str], None],
     now: Callable[[], float] = time.time,
 ) -> list[NodeAnswer]:
     """Ask all nodes of a deployment at once; routers have no doctor.
@@ -69,6 +69,7 @@ def ask_fleet(
         ec2, ssm: boto3's clients.
         commands: on its machines.
         question: of every node.
+        tell: takes lines of progress.
         now: the real clock, but in tests.
 
     Raises:
@@ -85,7 +86,11 @@ def ask_fleet(
         )
     names = [each.name for each in nodes]
     online = commands.online(names)
-    command = doctor_command(question, _peers(ec2, ssm, deployment, nodes), now())
+    peers = _peers(ec2, ssm, deployment, nodes)
+    if not peers:
+        tell("no node is asked for its peers: the deployment's parameters cannot be read")
+    tell(f"asking {len(online)} of {len(nodes)} nodes of {deployment}")
+    command = doctor_command(question, peers, now())
     outcomes = commands.run(
         [each for each in names if each in online],
         command,
@@ -96,7 +101,7 @@ def ask_fleet(
 
 
 def doctor_command(question: Question, peers: Sequence[str], now_unix_s: float) -> str:
-    """What each node runs. A node leaves itself out of the peers."""
+    """What each node runs; it leaves itself out of the peers."""
     words = [each for peer in peers for each in ("--peer", peer)]
     if question.stage is not None:
         words += ["--stage", question.stage]

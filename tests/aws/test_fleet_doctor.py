@@ -56,6 +56,7 @@ class Fleet:
     account: Account
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     commands: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
 
     def send(self, asked: dict[str, Any]) -> Any:
         self.commands += asked["Parameters"]["commands"]
@@ -81,6 +82,7 @@ class Fleet:
                 *("ours", client("ec2"), ssm),
                 RunCommand(ssm, clock.sleep, clock),
                 Question(),
+                self.told.append,
             )
         return {self.account.names[each.instance]: each for each in found}
 
@@ -240,6 +242,7 @@ def test_parameter_that_cannot_be_read_leaves_peers_out(fleet: Fleet) -> None:
     found = fleet.ask()
     assert found["decode-0"].report == report()
     assert "--peer" not in fleet.commands[0]
+    assert fleet.told[0].startswith("no node is asked for its peers")
 
 
 def _late(_asked: dict[str, Any]) -> Any:

@@ -102,6 +102,14 @@ class FakeNode:
             self._add_verbs(address, name)
         return name
 
+    def add_ena(self, bus: int) -> None:
+        """A card's other function, which is no EFA."""
+        address = f"0000:{bus:02x}:01.0"
+        self.write(f"{_PCI}/{address}/vendor", "0x1d0f\n")
+        self.write(f"{_PCI}/{address}/device", "0xec20\n")
+        self.link(f"{_PCI}/{address}/driver", "../../../bus/pci/drivers/ena")
+        self.link(f"sys/bus/pci/devices/{address}", f"../../../devices/pci0000:00/{address}")
+
     def drop_efa(self, bus: int, *, is_attached: bool) -> None:
         """A device that did not come up, or whose interface is not there at all."""
         address, name = f"0000:{bus:02x}:00.0", f"rdmap{bus}s0"
@@ -328,6 +336,8 @@ def good_node(root: Path, kind: Kind = P5EN, *, url: str = "", role: str = "deco
     node = FakeNode(root, kind, role)
     for bus in kind.busses:
         node.add_efa(bus)
+    for card in range(kind.cards):
+        node.add_ena(kind.busses[0] - 1 + card)
     node.spec_text = _spec_text(role, len(node.devices))
     node.write("sys/devices/virtual/dmi/id/product_name", f"{kind.instance}\n")
     node.write("sys/module/efa/version", "3.3.1\n")

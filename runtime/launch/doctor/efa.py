@@ -17,12 +17,14 @@ def driver(look: Look) -> Finding:
     """Whether EFA's kernel module is built for this kernel, and the loaded one is that one."""
     installed = look.run(("modinfo", "-F", "version", "efa"))
     kernel = look.machine.text("/proc/sys/kernel/osrelease") or "unknown"
-    if not installed.is_good or not installed.out.strip():
+    told = installed.out.strip()
+    if not installed.is_good or not told:
+        # The kernel's own module has no version.
+        said = installed.err.strip() or "it has the kernel's own, not the EFA installer's"
         return failed(
-            f"no efa module for kernel {kernel}: {installed.err.strip() or 'modinfo is silent'}",
+            f"no efa module for kernel {kernel}: {said}",
             "build the image again: the EFA installer runs after the last kernel update",
         )
-    told = installed.out.strip()
     loaded = look.machine.text("/sys/module/efa/version")
     if look.facts.stage == "image":
         return passed(f"efa {told} for kernel {kernel}")
