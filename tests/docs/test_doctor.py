@@ -56,3 +56,11 @@ def test_every_field_of_an_answer_is_documented(model: type[BaseModel]) -> None:
     section = PAGE.split("\n## JSON\n", 1)[1]
     for field in model.model_fields:
         assert f"`{field}`" in section, f"{model.__name__}.{field}"
+
+
+def test_checks_that_have_met_no_hardware_are_named() -> None:
+    """docs/limits.md has all that touch EFA or NVIDIA."""
+    limits = (ROOT / "docs" / "limits.md").read_text("utf-8")
+    (told,) = re.findall(r"^- \*\*`turnback doctor`\*\* .*$", limits, re.MULTILINE)
+    unproven = {each.name for each in CHECKS if each.of in ("efa", "gpu")}
+    assert unproven <= set(re.findall(r"`([\w-]+)`", told))

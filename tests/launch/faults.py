@@ -9,7 +9,8 @@ from pathlib import Path
 from runtime.contract.doctor import Stage, Status
 from runtime.launch.command import engine_command
 from runtime.launch.doctor.check import Facts
-from tests.launch.nodes import EngineDouble, FakeNode, closed_port
+from tests.launch.engine_double import EngineDouble, closed_port
+from tests.launch.nodes import FakeNode
 
 _GIB = 2**30
 

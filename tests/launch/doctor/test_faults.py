@@ -11,16 +11,9 @@ from runtime.launch.doctor.check import Facts
 from runtime.launch.doctor.checks import CHECKS, checks_of
 from runtime.launch.doctor.facts import gather
 from runtime.launch.doctor.run import run_doctor
+from tests.launch.engine_double import EngineDouble, engine_double
 from tests.launch.faults import FAULTS, Fault
-from tests.launch.nodes import (
-    P5EN,
-    P6_B300,
-    EngineDouble,
-    FakeNode,
-    Kind,
-    engine_double,
-    good_node,
-)
+from tests.launch.nodes import P5EN, P6_B300, FakeNode, Kind, good_node
 
 _GIB = 2**30
 QUICK_S = 1.0

@@ -11,7 +11,8 @@ from runtime.launch.doctor.check import Facts, Window
 from runtime.launch.doctor.facts import gather
 from runtime.launch.doctor.fleet import traffic as fleet_traffic
 from runtime.launch.doctor.traffic import LEAD_S, counters, judge, watch
-from tests.launch.nodes import SERVED, EngineDouble, FakeNode, engine_double, good_node
+from tests.launch.engine_double import SERVED, EngineDouble, engine_double
+from tests.launch.nodes import FakeNode, good_node
 
 _MIB = 2**20
 _GIB = 2**30
