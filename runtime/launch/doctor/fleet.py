@@ -40,19 +40,30 @@ def versions(facts: Mapping[str, NodeFacts]) -> Finding:
     Source: other rdma-core on both sides hangs (whitecircle/halo issue 11); NIXL does not
     cap rails where one side has fewer (nixl issue 1161).
     """
-    parts = []
-    for name in _EQUAL:
-        by_value: dict[str, list[str]] = {}
-        for node, each in facts.items():
-            by_value.setdefault(str(getattr(each, name)) or "unknown", []).append(node)
-        if len(by_value) > 1:
-            rarest = sorted(by_value.items(), key=lambda item: len(item[1]))
-            parts.append(
-                f"{name}: " + ", ".join(f"{value} on {nodes[0]}" for value, nodes in rarest)
-            )
-    if parts:
-        return failed("; ".join(parts), "one image for all nodes: `turnback rollout NAME`")
-    return passed(f"{len(facts)} nodes agree")
+    parts = {name: told for name in _EQUAL if (told := _difference(name, facts))}
+    if not parts:
+        return passed(f"{len(facts)} nodes agree")
+    evidence = "; ".join(f"{name}: {told}" for name, told in parts.items())
+    types = {each.instance_type for each in facts.values()}
+    if set(parts) == {"efa_devices"} and len(types) > 1:
+        return warned(
+            f"{evidence} ({', '.join(sorted(types))})",
+            "watch `fleet-traffic` and `rails` in a window: unequal rails are not proven",
+        )
+    return failed(evidence, "one image for all nodes: `turnback rollout NAME`")
+
+
+def _difference(name: str, facts: Mapping[str, NodeFacts]) -> str:
+    """A node of each value, the rarest first; empty: all agree. What is not known is left out."""
+    nodes: dict[str, list[str]] = {}
+    for node, each in facts.items():
+        value = getattr(each, name)
+        if value != "":
+            nodes.setdefault(str(value), []).append(node)
+    if len(nodes) < 2:
+        return ""
+    rarest = sorted(nodes.items(), key=lambda item: len(item[1]))
+    return ", ".join(f"{value} on {some[0]}" for value, some in rarest)
 
 
 def traffic(readings: Sequence[TrafficReading | None]) -> Finding:
