@@ -59,6 +59,9 @@ def doctor(
 ) -> None:
     """Ask a node, or all nodes of a deployment, whether they can serve; tell why not."""
     given = {"--window-at": window_at, "--peer": peer, "--spec": spec}
+    if window_s is not None and stage in ("image", "boot"):
+        raise typer.BadParameter(f"--window-s is of stage live, not of {stage}")
+    stage = "live" if window_s is not None else stage
     with _edge():
         if name:
             _refuse_of_node([flag for flag, value in given.items() if value])

@@ -134,6 +134,12 @@ def test_window_is_the_same_on_all_nodes() -> None:
     assert words[3:] == ["--stage", "live", "--window-s", "30", "--window-at", "1020"]
 
 
+def test_window_is_of_nodes_that_serve(fleet: Fleet) -> None:
+    """A node that has not started its engine says so, in place of leaving the window out."""
+    assert fleet.run("--window-s", "30").exit_code == 0
+    assert "--stage live --window-s 30 --window-at" in fleet.commands[0]
+
+
 @pytest.mark.parametrize(
     ("prefill", "decode", "code"),
     [

@@ -141,6 +141,7 @@ def test_other_machine_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--peer", ":5600"], "HOST:PORT"),
         (["--window-at", "5"], "--window-s"),
         (["--window-s", "1"], "--window-s"),
+        (["--window-s", "5", "--stage", "boot"], "--window-s is of stage live"),
         (["--stage", "later"], "--stage"),
         (["--spec", "/nowhere/spec.json"], "the spec cannot be read"),
     ],

@@ -1,5 +1,6 @@
 """vLLM's bytes beside EFA's: direction, window, bounds."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,10 @@ import pytest
 
 from runtime.contract.doctor import TrafficReading
 from runtime.launch.doctor.check import Facts, Window
+from runtime.launch.doctor.checks import CHECKS
 from runtime.launch.doctor.facts import gather
 from runtime.launch.doctor.fleet import traffic as fleet_traffic
+from runtime.launch.doctor.run import run_doctor
 from runtime.launch.doctor.traffic import LEAD_S, counters, judge, watch
 from tests.launch.engine_double import SERVED, EngineDouble, engine_double
 from tests.launch.nodes import FakeNode, good_node
@@ -172,3 +175,24 @@ def test_counters_that_are_junk_are_left_out(node: FakeNode) -> None:
     node.write(folder.format("rdmap79s0") + "/tx_bytes", "a lot\n")
     node.remove(folder.format("rdmap80s0") + "/rx_bytes")
     assert len(counters(node.machine)) == 14
+
+
+def test_doctor_watches_a_window_beside_its_checks(node: FakeNode, engine: EngineDouble) -> None:
+    """By the real clock: its finding, the devices that carried, and the counts in the answer."""
+
+    def transfer() -> None:
+        engine.samples[_NIXL] = SERVED[_NIXL] + _GIB
+
+    received = threading.Timer(LEAD_S / 2, node.count, (3 * _GIB, 10 * _GIB))
+    ended = threading.Timer(LEAD_S + 0.3, transfer)
+    received.start()
+    ended.start()
+    asked = [each for each in CHECKS if each.name in ("traffic", "rails")]
+    report = run_doctor(facts_of(node, Window(0.8)), asked)
+    assert report.worst == "pass", report.findings
+    assert report.findings[0].evidence.startswith("in 0.8 s: vLLM read 1024.0 MiB")
+    assert report.findings[1].evidence == "16 of 16 devices carried KV"
+    assert report.traffic == TrafficReading(
+        window_s=0.8, nixl_bytes=_GIB, efa_tx_bytes=0, efa_rx_bytes=_GIB, moved_devices=16
+    )
+    assert report.took_s >= LEAD_S + 0.8
