@@ -10,7 +10,7 @@ from runtime.contract.doctor import Stage, Status
 from runtime.launch.command import engine_command
 from runtime.launch.doctor.check import Facts
 from tests.launch.engine_double import EngineDouble, closed_port
-from tests.launch.nodes import FakeNode
+from tests.launch.fake_node import FakeNode
 
 _GIB = 2**30
 

@@ -14,7 +14,8 @@ from runtime.launch.doctor.checks import CHECKS
 from runtime.launch.doctor.facts import gather
 from runtime.launch.doctor.run import run_doctor
 from tests.launch.engine_double import EngineDouble, engine_double
-from tests.launch.nodes import ENGINE_PID, FakeNode, good_node
+from tests.launch.fake_node import ENGINE_PID, FakeNode
+from tests.launch.nodes import good_node
 
 Break = Callable[[FakeNode], object]
 

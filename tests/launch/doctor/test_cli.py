@@ -17,7 +17,8 @@ from runtime.errors import BadInput
 from runtime.launch.doctor.checks import checks_of
 from runtime.launch.machine import Machine
 from tests.launch.engine_double import EngineDouble, closed_port, engine_double
-from tests.launch.nodes import FakeNode, good_node, serve
+from tests.launch.fake_node import FakeNode
+from tests.launch.nodes import good_node, serve
 
 
 def run(*words: str) -> Result:

@@ -12,8 +12,9 @@ from runtime.launch.doctor.checks import CHECKS, checks_of
 from runtime.launch.doctor.facts import gather
 from runtime.launch.doctor.run import run_doctor
 from tests.launch.engine_double import EngineDouble, engine_double
+from tests.launch.fake_node import FakeNode, Kind
 from tests.launch.faults import FAULTS, Fault
-from tests.launch.nodes import P5EN, P6_B300, FakeNode, Kind, good_node
+from tests.launch.nodes import P5EN, P6_B300, good_node
 
 _GIB = 2**30
 QUICK_S = 1.0

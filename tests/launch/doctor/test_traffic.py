@@ -15,7 +15,8 @@ from runtime.launch.doctor.fleet import traffic as fleet_traffic
 from runtime.launch.doctor.run import run_doctor
 from runtime.launch.doctor.traffic import LEAD_S, counters, judge, watch
 from tests.launch.engine_double import SERVED, EngineDouble, engine_double
-from tests.launch.nodes import FakeNode, good_node
+from tests.launch.fake_node import FakeNode
+from tests.launch.nodes import good_node
 
 _MIB = 2**20
 _GIB = 2**30
