@@ -86,7 +86,7 @@ class Machine:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             process.communicate()
-            told = f"no end within {timeout_s:g} s"
+            told = f"no end within {timeout_s:.1f} s"
             return Ran(None, "", told, time.monotonic() - began_s)
         return Ran(
             process.returncode,
@@ -103,11 +103,13 @@ class Machine:
         return [
             name
             for name in self.names("/sys/class/infiniband")
-            if self._driver(f"/sys/class/infiniband/{name}/device/driver") == "efa"
+            if (link := self.link(f"/sys/class/infiniband/{name}/device/driver")) is not None
+            and link.name == "efa"
         ]
 
-    def _driver(self, link: str) -> str | None:
+    def link(self, path: str) -> Path | None:
+        """Where a symbolic link leads; None: it is none."""
         try:
-            return self.at(link).readlink().name
+            return self.at(path).readlink()
         except OSError:
             return None

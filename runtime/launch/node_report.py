@@ -71,9 +71,9 @@ def node_report(
         "ttl_s": status.decoder_kv_blocks_ttl_s,
         "lease_s": status.kv_lease_duration_s,
     }
-    if _get(status.url, _HEALTH[status.role]) is None:
+    if get_text(status.url, _HEALTH[status.role]) is None:
         return NodeReport.model_validate(told)
-    page = _get(status.url, "/metrics") or ""
+    page = get_text(status.url, "/metrics") or ""
     running = [_sum(page, name) for name in _RUNNING[status.role]]
     idle_s = _sum(page, _IDLE)
     if None in running or (status.role == "router" and idle_s is None):
@@ -88,10 +88,10 @@ def node_report(
     )
 
 
-def _get(url: str, path: str) -> str | None:
+def get_text(url: str, path: str, timeout_s: float = _TIMEOUT_S) -> str | None:
     """Text of a 200; None: none came. No proxy is asked: it is this machine."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
         connection.request("GET", path)
         reply = connection.getresponse()

@@ -43,6 +43,7 @@ REFERENCE = "\n".join(
         "deploy.md",
         "aws-commands.md",
         "image.md",
+        "doctor.md",
     )
 )
 SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
@@ -67,6 +68,7 @@ def test_every_command_and_option_is_documented() -> None:
     """A flag that is not in the reference fails here."""
     commands: dict[str, Any] = vars(COMMANDS)["commands"]
     names = {"demo", "up", "rehearse", "router", "reuse", "scale", "rollout", "preflight", "image"}
+    names |= {"serve", "model", "doctor"}
     assert set(commands) == names
     for name, command in leaves(commands):
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
