@@ -10,9 +10,8 @@ import orjson
 from runtime.contract.http import DECODE_RECEIPT_HEADER
 from runtime.contract.node import RouterSpec
 from runtime.router.answer import Turn
-from runtime.router.exchange import Request, Sent, too_large
+from runtime.router.exchange import Request, Sent, head_of, too_large
 from runtime.router.failure import RequestFailed, too_busy
-from runtime.router.inbound import head_of
 from runtime.router.relay import Relay
 
 _MOST_BYTES = 1 << 30
@@ -55,7 +54,8 @@ class Edge:
                 got=f"{self._reading_bytes + size_bytes} bytes",
                 allowed=f"{_MOST_BYTES} bytes of all requests that are being read",
             )
-        if request.headers.get("Expect", "").lower() == "100-continue":
+        is_asked = request.headers.get("Expect", "").lower() == "100-continue"
+        if is_asked and request.is_http_11:  # 1.0 knows no answer before the answer
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._reading_bytes += size_bytes
         try:

@@ -1,9 +1,13 @@
 """A client's request, and what answers it."""
 
 import asyncio
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -11,6 +15,7 @@ import orjson
 
 from runtime.router.failure import JSON_TYPE, RequestFailed, bad_request
 
+_MOST_PARTS = 64
 _ANY_ZLIB = 32 + zlib.MAX_WBITS
 _CODINGS = {"gzip": _ANY_ZLIB, "x-gzip": _ANY_ZLIB, "deflate": _ANY_ZLIB}
 
@@ -63,7 +68,8 @@ class Request:
         keep_alive: another request may follow.
 
     Attributes:
-        parts: of the body, as they have come.
+        come_bytes: so much of the body has come.
+        is_wanted: somebody waits for its rest.
         problem: why the rest of the body cannot be read.
         path: decoded, without the query.
         raw_path: as it came, without the query.
@@ -90,9 +96,10 @@ class Request:
         is_chunked = "transfer-encoding" in headers
         self.content_length = None if is_chunked else int(length) if length else 0
         self.on_left: Callable[[asyncio.Task[None]], None] | None = None
-        self.is_complete = self.is_lost = False
+        self.is_complete = self.is_lost = self.is_wanted = False
         self.problem: RequestFailed | None = None
-        self.parts: list[bytes] = []
+        self.come_bytes = 0
+        self._gathered, self._parts = bytearray(), list[bytes]()
         self._come: asyncio.Future[None] | None = None
 
     @property
@@ -100,10 +107,13 @@ class Request:
         """Where its answer is written."""
         return self.client.transport
 
-    @property
-    def come_bytes(self) -> int:
-        """So much of the body has come."""
-        return sum(map(len, self.parts))
+    def add(self, data: bytes) -> None:
+        """More of the body; a client may send it as chunks of a byte each."""
+        self.come_bytes += len(data)
+        self._parts.append(data)
+        if len(self._parts) > _MOST_PARTS:
+            self._gathered += b"".join(self._parts)
+            self._parts.clear()
 
     def wake(self) -> None:
         """More has come, or nothing more will."""
@@ -111,12 +121,14 @@ class Request:
             self._come.set_result(None)
 
     def body(self, limit_bytes: int) -> bytes:
-        """What has come, decompressed.
+        """What has come, decompressed; it is given out once.
 
         Raises:
             RequestFailed: 400 or 413; it cannot be decompressed, or is too large.
         """
-        raw = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        is_one = len(self._parts) == 1 and not self._gathered
+        raw = self._parts[0] if is_one else b"".join((self._gathered, *self._parts))
+        self._gathered, self._parts = bytearray(), []
         coding = self.headers.get("content-encoding", "").strip().lower()
         if coding not in ("", "identity"):
             raw = unpacked(raw, coding, limit_bytes)
@@ -131,16 +143,20 @@ class Request:
             RequestFailed: as for `body`; 400: it is not HTTP from some byte on.
             ConnectionResetError: the client has left before its end.
         """
-        while not self.is_complete:
-            if self.problem is not None:
-                raise self.problem
-            if self.is_lost:
-                raise ConnectionResetError("the client has left")
-            if self.come_bytes > limit_bytes:
-                raise too_large(f"more than {limit_bytes} bytes", limit_bytes)
-            self._come = asyncio.get_running_loop().create_future()
-            self.client.wants_body()
-            await self._come
+        self.is_wanted = True
+        try:
+            while not self.is_complete:
+                if self.problem is not None:
+                    raise self.problem
+                if self.is_lost:
+                    raise ConnectionResetError("the client has left")
+                if self.come_bytes > limit_bytes:
+                    raise too_large(f"more than {limit_bytes} bytes", limit_bytes)
+                self._come = asyncio.get_running_loop().create_future()
+                self.client.wants_body()
+                await self._come
+        finally:
+            self.is_wanted = False
         return self.body(limit_bytes)
 
 
@@ -167,6 +183,38 @@ class Sent:
     """
 
     stays: bool
+
+
+def head_of(status: int, headers: dict[str, str], *, is_http_11: bool, stays: bool) -> bytes:
+    """Status line and headers of a reply.
+
+    Raises:
+        ValueError: one would be two.
+    """
+    lines = [_status_line(status, is_http_11=is_http_11), f"Date: {_date(int(time.time()))}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if not stays:
+        lines.append("Connection: close")
+    elif not is_http_11:
+        lines.append("Connection: keep-alive")
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise ValueError("a header holds a line's end")
+    return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
+
+
+@lru_cache(maxsize=64)
+def _status_line(status: int, *, is_http_11: bool) -> str:
+    try:
+        reason = HTTPStatus(status).phrase
+    except ValueError:
+        reason = ""
+    return f"HTTP/1.{int(is_http_11)} {status} {reason}"
+
+
+@lru_cache(maxsize=1)
+def _date(unix_s: int) -> str:
+    return formatdate(unix_s, usegmt=True)
 
 
 def too_large(got: str, limit_bytes: int) -> RequestFailed:
@@ -202,9 +250,9 @@ def unpacked(raw: bytes, coding: str, limit_bytes: int) -> bytes:
         except zlib.error as error:
             problem = str(error)
         else:
-            if unpacking.eof or len(body) > limit_bytes:
+            if len(body) > limit_bytes or (unpacking.eof and not unpacking.unused_data):
                 return body
-            problem = "it ends early"
+            problem = "more follows its end" if unpacking.eof else "it ends early"
     raise bad_request(
         "the request body cannot be decoded",
         got=f"Content-Encoding {coding[:100]}: {problem}",

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from runtime.router import exchange, inbound
-from runtime.router.exchange import Request, Response
-from runtime.router.inbound import Inbound, Inbounds, head_of
+from runtime.router.exchange import Request, Response, head_of
+from runtime.router.inbound import Inbound, Inbounds
 from tests.router.fleet import HI, HOST, Fleet, running_fleet, until
 
 BODY = json.dumps(HI).encode()
@@ -117,10 +117,11 @@ async def test_compressed_bodies_are_unpacked(model: Path, coding: str) -> None:
         ("br", b"\x0b\x02\x80{}\x03", 400),
         ("gzip", BODY, 400),
         ("gzip", gzip.compress(BODY)[:-9], 400),
+        ("gzip", gzip.compress(BODY) + gzip.compress(BODY), 400),
         ("gzip", gzip.compress(b" " * 5_000_000), 413),
         ("deflate", zlib.compress(b" " * 5_000_000), 413),
     ],
-    ids=["unknown", "not packed", "cut off", "bomb", "deflate bomb"],
+    ids=["unknown", "not packed", "cut off", "two", "bomb", "deflate bomb"],
 )
 async def test_bodies_that_cannot_be_unpacked_are_refused(
     model: Path, coding: str, body: bytes, status: int
@@ -190,6 +191,42 @@ async def test_head_without_an_end_is_refused(model: Path, begun: bytes) -> None
         client.writer.write(begun + (b"x" if begun else b"\r\n") * 200_000)
         assert (await client.reply())[0] == 400
         assert await client.is_closed()
+
+
+@pytest.mark.parametrize("begun", [b"0\r\nX: ", b"0\r\n", b"1;x="], ids=["line", "lines", "size"])
+@pytest.mark.parametrize("piece_bytes", [1_000, 200_000])
+async def test_what_stands_beside_chunks_is_not_gathered_without_end(
+    model: Path, begun: bytes, piece_bytes: int
+) -> None:
+    """It counts as headers do, however it comes."""
+    endless = b"X: y\r\n" * 40_000 if begun == b"0\r\n" else b"x" * 200_000
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(post(begun, b"Transfer-Encoding: chunked"))
+        for at in range(0, len(endless), piece_bytes):
+            client.writer.write(endless[at : at + piece_bytes])
+            await client.writer.drain()
+        status, _, told = await client.reply()
+        assert status == 400
+        assert "of headers" in json.loads(told)["error"]["got"]
+        assert await client.is_closed()
+
+
+def test_chunks_may_be_many_and_small() -> None:
+    """They are put together as they come: a byte each must not cost fifty, nor be counted anew."""
+    nobody: Any = None  # more is not asked for
+    request = Request(
+        nobody,
+        method="POST",
+        target="/",
+        headers=exchange.Headers({}),
+        is_http_11=True,
+        keep_alive=True,
+    )
+    for number in range(1000):
+        request.add(b"%03d" % number)
+    assert request.come_bytes == 3000
+    assert len(request._parts) < 100
+    assert request.body(3000) == b"".join(b"%03d" % number for number in range(1000))
 
 
 async def test_refusal_waits_for_the_answer_before_it(model: Path) -> None:
@@ -281,6 +318,28 @@ async def test_http_1_0_stays_when_it_asks_to(model: Path) -> None:
         assert await client.is_closed()
 
 
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+async def test_client_that_asks_is_told_to_go_on(model: Path, version: bytes) -> None:
+    """Before it sends its body; 1.0 does not know of it, whatever the client asks for."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        sent = post(BODY, b"Expect: 100-continue", version=version)
+        client.writer.write(sent[:-1])
+        if version == b"1.1":
+            told = await client.reader.readuntil(b"\r\n\r\n")
+            assert told == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await until(lambda: inbounds(fleet))
+        client.writer.write(sent[-1:])
+        assert (await client.reply())[0] == 200
+
+
+async def test_space_around_a_value_is_none_of_it(model: Path) -> None:
+    """An API key in X-Api-Key is the same with a blank behind it."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(b"GET /health HTTP/1.1\r\nX-Request-ID: \t mine\t \r\n\r\n")
+        _, headers, _ = await client.reply()
+        assert headers["x-request-id"] == "mine"
+
+
 async def test_first_of_two_headers_counts(model: Path) -> None:
     """And what follows the chunks of a body is none."""
     async with running_fleet(model) as fleet, raw(fleet) as client:
@@ -346,6 +405,19 @@ async def test_body_behind_a_running_request_is_not_heaped_up(model: Path) -> No
         assert (await client.reply())[0] == 200
         assert (await client.reply())[0] in (200, 400)
         assert (await client.reply())[0] == 200
+
+
+async def test_requests_are_not_heaped_up(model: Path) -> None:
+    """Small ones come by the ten thousand in one read; those of the next reads must wait."""
+    async with running_fleet(model, engine={"token_ms": 20.0}) as fleet, raw(fleet) as client:
+        client.writer.write(post(BODY) + HEALTH * 60_000)
+        await until(lambda: inbounds(fleet))
+        (busy,) = inbounds(fleet)
+        for _ in range(5_000):
+            assert (await client.reply())[0] == 200
+            assert len(busy._waiting) < 2_000
+            assert len(busy._unread) < 1_000_000
+        assert len(busy._waiting) > 0
 
 
 async def test_client_that_reads_no_whole_reply_is_cut_off(model: Path) -> None:
