@@ -188,6 +188,7 @@ def test_bundle_is_the_same_for_the_same_files(tmp_path: Path) -> None:
     """Else every synth would replace components and recipes."""
     one, other = write_bundle(tmp_path / "a"), write_bundle(tmp_path / "b")
     assert one.read_bytes() == other.read_bytes()
+    assert one.read_bytes()[4:8] == bytes(4)  # gzip's time of the archive
 
 
 def test_bundle_holds_what_steps_reach_for(tmp_path: Path) -> None:

@@ -331,8 +331,9 @@ def disks(machine: Machine) -> Iterator[Callable[..., list[str]]]:
         by_id.mkdir(parents=True, exist_ok=True)
         for number, disk in enumerate(found):
             link = f"nvme-Amazon_EC2_NVMe_Instance_Storage_AWS{number}"
-            for name in (link, f"{link}-ns-1", f"{link}-part1"):
+            for name in (link, f"{link}-ns-1"):
                 (by_id / name).symlink_to(f"../../{disk}")
+            (by_id / f"{link}-part1").symlink_to(f"../../{disk}p1")
             machine.root.write(f"dev/{disk}", "")
         machine.root.write("build/calls", "")
         done = machine.root.run(STORE, PLAYED=played)

@@ -25,7 +25,9 @@ PIPELINES = Answer(
     {"imagePipelineList": [{"name": "turnback-ours-node", "arn": PIPELINE}]},
     {"filters": [{"name": "name", "values": ["turnback-ours-node"]}]},
 )
-NO_BUILDS = Answer("list_image_pipeline_images", {"imageSummaryList": []})
+NO_BUILDS = Answer(
+    "list_image_pipeline_images", {"imageSummaryList": []}, {"imagePipelineArn": PIPELINE}
+)
 STARTED = Answer("start_image_pipeline_execution", {"imageBuildVersionArn": IMAGE})
 FIRST = (PIPELINES, NO_BUILDS, STARTED)
 NO_WORKFLOWS = Answer("list_workflow_executions", {"workflowExecutions": []})

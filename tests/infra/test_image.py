@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,24 +132,37 @@ def name_of(template: Template, kind: Kind) -> str:
     return str(recipe)
 
 
+def _pins(**changes: str) -> Callable[[], Any]:
+    """The committed versions but for `table.key`."""
+    versions = {name: dict(table) for name, table in read_versions().items()}
+    for path, value in changes.items():
+        table, _, key = path.partition(".")
+        versions[table][key] = value
+    return lambda: versions
+
+
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tags.team": "ml"},
+        {"pin": "efa.installer"},
+        {"pin": "base.KIND_parameter"},
+        {"pin": "image_builder.component_version"},
+    ],
+)
 def test_names_follow_what_is_in_them(
-    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, str], kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Components and recipes cannot be changed: another content under one name is refused."""
-    for folder in ("a", "b", "c", "d"):
+    for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir()
     before = name_of(alone(tmp_path / "a")[1], kind)
     assert name_of(alone(tmp_path / "b")[1], kind) == before
-    assert name_of(alone(tmp_path / "c", **{"tags.team": "ml"})[1], kind) != before
-    monkeypatch.setattr("stacks.image.read_versions", _pins_of_another_efa)
-    assert name_of(alone(tmp_path / "d")[1], kind) != before
-
-
-def _pins_of_another_efa() -> Any:
-    versions = {name: dict(table) for name, table in read_versions().items()}
-    versions["efa"]["installer"] = "1.49.0"
-    return versions
+    rest = dict(changes)
+    if pin := rest.pop("pin", "").replace("KIND", kind):
+        monkeypatch.setattr("stacks.image.read_versions", _pins(**{pin: "1.1.1"}))
+    assert name_of(alone(tmp_path / "c", **rest)[1], kind) != before
 
 
 @pytest.mark.parametrize("kind", KINDS)
