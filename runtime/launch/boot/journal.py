@@ -58,8 +58,7 @@ class Journal:
 
     def say(self, text: str) -> None:
         """A line of the step that runs."""
-        self.stream.write(f"turnback: {self.report.step}: {one_line(text)}\n")
-        self.stream.flush()
+        self._line(f"{self.report.step}: {one_line(text)}")
         notify(f"STATUS={self.report.step}: {one_line(text)}")
 
     def enter(self, step: str, state: State = "booting", **told: object) -> None:
@@ -79,8 +78,7 @@ class Journal:
         parts = {name: one_line(getattr(error, name)) for name in ("what", "got", "allowed", "fix")}
         self.enter(self.report.step, "failed", **parts)
         told = "; ".join(f"{name}: {text}" for name, text in parts.items() if name != "what")
-        self.stream.write(f"turnback: {self.report.step} failed: {parts['what']}; {told}\n")
-        self.stream.flush()
+        self._line(f"{self.report.step} failed: {parts['what']}; {told}")
         notify(f"STATUS={self.report.step} failed: {parts['what']}")
 
     def _write(self) -> None:
@@ -92,4 +90,10 @@ class Journal:
             draft.write_text(self.report.model_dump_json(), "utf-8")
             draft.replace(path)
         except OSError as error:
-            self.stream.write(f"turnback: {path} cannot be written: {error.strerror}\n")
+            self._line(f"{path} cannot be written: {error.strerror}")
+
+    def _line(self, text: str) -> None:
+        """Where nobody reads any more, the node goes on, and ends when it is told to."""
+        with contextlib.suppress(OSError):
+            self.stream.write(f"turnback: {text}\n")
+            self.stream.flush()
