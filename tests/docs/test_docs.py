@@ -13,6 +13,7 @@ from runtime.contract import http
 from runtime.contract.deployment import setting_paths
 from runtime.contract.instances import INSTANCE_TYPES
 from runtime.contract.keys import ApiKey, ApiKeys
+from runtime.contract.model import ModelFile, ModelManifest
 from runtime.contract.node import (
     CpuSpec,
     ImageSpec,
@@ -24,7 +25,7 @@ from runtime.contract.node import (
     TransportSpec,
 )
 from runtime.contract.profile import Profile, ProfileServing, WorkloadSpec
-from runtime.contract.status import NodeReport, NodeStatus
+from runtime.contract.status import BootReport, NodeReport, NodeStatus
 from runtime.engine_api import REASONS, RELEASE_PATH, Receipt
 from runtime.local.rehearsal import checks, deletions, mends, swaps
 from runtime.router.apis import APIS
@@ -34,7 +35,10 @@ ROOT = Path(__file__).parents[2]
 ROUTER = (ROOT / "docs" / "router.md").read_text("utf-8")
 REFERENCE = "\n".join(
     (ROOT / "docs" / page).read_text("utf-8")
-    for page in ("reference.md", "router.md", "security.md", "deploy.md", "aws-commands.md")
+    for page in (
+        *("reference.md", "router.md", "security.md", "deploy.md", "aws-commands.md"),
+        "boot.md",
+    )
 )
 SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
 COMPLAINTS = (ROOT / "docs" / "router-complaints.md").read_text("utf-8")
@@ -48,10 +52,12 @@ def test_every_command_and_option_is_documented() -> None:
     """A flag that is not in the reference fails here."""
     commands: dict[str, Any] = vars(COMMANDS)["commands"]
     names = {"demo", "up", "rehearse", "router", "reuse", "scale", "rollout", "preflight"}
+    names |= {"serve", "model"}
     assert set(commands) == names
     for name, command in commands.items():
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
-        for option in command.params:
+        nested = getattr(command, "commands", {}).values()
+        for option in [*command.params, *(each for one in nested for each in one.params)]:
             for flag in option.opts:
                 shown = flag if flag.startswith("-") else flag.upper()
                 assert flag == "--help" or f"`{shown}`" in section, f"{name} {flag}"
@@ -69,7 +75,7 @@ def test_reference_names_every_command() -> None:
     [
         *(NodeSpec, ServingSpec, KvTransferSpec, CpuSpec, RouterSpec),
         *(NodeAddress, ApiKeys, ApiKey, TransportSpec, ImageSpec),
-        *(NodeStatus, NodeReport),
+        *(NodeStatus, NodeReport, BootReport, ModelManifest, ModelFile),
         *(Profile, ProfileServing, WorkloadSpec),
     ],
 )

@@ -130,3 +130,21 @@ def test_log_bucket_is_private_and_kept(pair: Synth) -> None:
     assert bucket["DeletionPolicy"] == "Retain"
     assert all(bucket["Properties"]["PublicAccessBlockConfiguration"].values())
     assert "aws:SecureTransport" in json.dumps(pair.only("network", "S3::BucketPolicy"))
+
+
+def test_models_have_a_closed_bucket_that_stays(pair: Synth) -> None:
+    """Encrypted, private, logged; its name is a parameter, and its id is fixed: data is in it."""
+    found = pair.resources("network", "S3::Bucket")
+    ((logical, bucket),) = ((key, each) for key, each in found.items() if "Models" in key)
+    assert logical == "ModelsBucket970C6ADA"
+    assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
+    properties = bucket["Properties"]
+    assert set(properties["PublicAccessBlockConfiguration"].values()) == {True}
+    assert properties["BucketEncryption"]
+    assert properties["LoggingConfiguration"]["LogFilePrefix"] == "models/"
+    (rule,) = properties["LifecycleConfiguration"]["Rules"]
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+    assert "ExpirationInDays" not in rule
+    parameter = pair.only("network", "SSM::Parameter")
+    assert parameter["Name"] == "/turnback/demo/model-bucket"
+    assert parameter["Value"] == {"Ref": logical}
