@@ -2,11 +2,14 @@
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import Literal, TextIO
+
+from pydantic import ValidationError
 
 from runtime.contract.status import BOOT_FILE, BootReport
 from runtime.errors import TurnbackError
@@ -40,6 +43,12 @@ def one_line(text: str) -> str:
     return flat if len(flat) <= _MOST_CHARACTERS else f"{flat[: _MOST_CHARACTERS - 3]}..."
 
 
+def _started_unix_s(machine: Machine) -> float:
+    """When the machine started. Source: proc(5), btime of /proc/stat."""
+    found = re.search(r"^btime (\d+)$", machine.text("/proc/stat") or "", re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
 @dataclass
 class Journal:
     """What a boot says of itself.
@@ -55,6 +64,13 @@ class Journal:
     report: BootReport = field(
         default_factory=lambda: BootReport(state="booting", step="kit", since_unix_s=time.time())
     )
+
+    def __post_init__(self) -> None:
+        """Starts of an earlier boot count, as long as the machine has not started anew."""
+        with contextlib.suppress(OSError, ValidationError):
+            before = BootReport.model_validate_json(self.machine.at(BOOT_FILE).read_bytes())
+            if before.since_unix_s >= _started_unix_s(self.machine):
+                self.report = self.report.model_copy(update={"starts": before.starts})
 
     def say(self, text: str) -> None:
         """A line of the step that runs."""

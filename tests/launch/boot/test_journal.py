@@ -48,6 +48,18 @@ def test_file_is_never_half_written(tmp_path: Path) -> None:
     assert BootReport.model_validate_json(Machine(tmp_path).at(BOOT_FILE).read_bytes())
 
 
+@pytest.mark.parametrize(("started_s", "starts"), [(0, 3), (None, 3), (4_000_000_000, 0)])
+def test_starts_count_since_the_machine_started(
+    started_s: int | None, starts: int, tmp_path: Path
+) -> None:
+    """Over restarts of the unit, so that no log of an engine is written over; a reboot ends it."""
+    journal(Machine(tmp_path))[0].enter("engine", starts=3)
+    if started_s is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/stat").write_text(f"cpu 1 2\nbtime {started_s}\n", "utf-8")
+    assert journal(Machine(tmp_path))[0].report.starts == starts
+
+
 def test_file_that_cannot_be_written_hides_no_failure(tmp_path: Path) -> None:
     """The disk is full: the journal still says why the boot failed."""
     (tmp_path / "var").write_text("no folder", "utf-8")
