@@ -15,6 +15,7 @@ from runtime.contract.deployment import setting_paths
 from runtime.contract.image import ImageFile
 from runtime.contract.instances import INSTANCE_TYPES
 from runtime.contract.keys import ApiKey, ApiKeys
+from runtime.contract.model import ModelFile, ModelManifest
 from runtime.contract.node import (
     CpuSpec,
     ImageSpec,
@@ -26,7 +27,7 @@ from runtime.contract.node import (
     TransportSpec,
 )
 from runtime.contract.profile import Profile, ProfileServing, WorkloadSpec
-from runtime.contract.status import NodeReport, NodeStatus
+from runtime.contract.status import BootReport, NodeReport, NodeStatus
 from runtime.engine_api import REASONS, RELEASE_PATH, Receipt
 from runtime.local.rehearsal import checks, deletions, mends, swaps
 from runtime.router.apis import APIS
@@ -37,13 +38,8 @@ ROUTER = (ROOT / "docs" / "router.md").read_text("utf-8")
 REFERENCE = "\n".join(
     (ROOT / "docs" / page).read_text("utf-8")
     for page in (
-        "reference.md",
-        "router.md",
-        "security.md",
-        "deploy.md",
-        "aws-commands.md",
-        "image.md",
-        "doctor.md",
+        *("reference.md", "router.md", "security.md", "deploy.md", "aws-commands.md"),
+        *("image.md", "boot.md", "doctor.md"),
     )
 )
 SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
@@ -72,7 +68,8 @@ def test_every_command_and_option_is_documented() -> None:
     assert set(commands) == names
     for name, command in leaves(commands):
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
-        for option in command.params:
+        nested = getattr(command, "commands", {}).values()
+        for option in [*command.params, *(each for one in nested for each in one.params)]:
             for flag in option.opts:
                 shown = flag if flag.startswith("-") else flag.upper()
                 assert flag == "--help" or f"`{shown}`" in section, f"{name} {flag}"
@@ -90,7 +87,7 @@ def test_reference_names_every_command() -> None:
     [
         *(NodeSpec, ServingSpec, KvTransferSpec, CpuSpec, RouterSpec),
         *(NodeAddress, ApiKeys, ApiKey, TransportSpec, ImageSpec),
-        *(NodeStatus, NodeReport, ImageFile),
+        *(NodeStatus, NodeReport, ImageFile, BootReport, ModelManifest, ModelFile),
         *(Profile, ProfileServing, WorkloadSpec),
     ],
 )

@@ -47,7 +47,7 @@ def test_two_deployments_in_one_account_do_not_meet(changed: Changed, topology: 
 
 
 IDS = {
-    "network": {"AWS::S3::Bucket": {"Logs6819BB44"}},
+    "network": {"AWS::S3::Bucket": {"Logs6819BB44", "ModelsBucket970C6ADA"}},
     "image": {"AWS::SSM::Parameter": {"AmiId06984981"}},
     "fleet": {
         "AWS::SSM::Parameter": {"PrefillSpecParameter15A7982D", "DecodeSpecParameterF75F814D"}

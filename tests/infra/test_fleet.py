@@ -9,11 +9,12 @@ import aws_cdk
 import pytest
 from aws_cdk.assertions import Annotations, Match
 
+from runtime.aws.discovery import DRAINING_TAG
 from runtime.aws.groups import COUNT_TAG
 from runtime.contract.instances import INSTANCE_TYPES, InstanceType
 from stacks.constructs.network_interfaces import NetworkInterface, build_network_interfaces
 from tests.infra.conftest import Changed
-from tests.infra.synth import BLOCK, TOPOLOGIES, Synth, golden, scrubbed
+from tests.infra.synth import BLOCK, TOPOLOGIES, Synth, golden, raw_settings, scrubbed
 
 ROLES = ("prefill", "decode")
 Topology = Callable[[str], Synth]
@@ -144,19 +145,57 @@ def test_instances_are_closed(role: str, pair: Synth) -> None:
     assert all(each["Ebs"]["Encrypted"] for each in data["BlockDeviceMappings"])
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_node_may_read_its_spec_and_the_wheel_only(role: str, pair: Synth) -> None:
-    """The other role's parameter, the rest of the bucket and every secret stay closed."""
-    (policy,) = pair.only("fleet", "IAM::Role", role.capitalize())["Policies"]
-    rights = {
-        str(statement["Action"]): json.dumps(statement["Resource"])
+def _rights(made: Synth, role: str) -> dict[str, list[str]]:
+    """Action -> its resources, but for the SSM agent's."""
+    (policy,) = made.only("fleet", "IAM::Role", role.capitalize())["Policies"]
+    return {
+        statement["Action"]: [json.dumps(each) for each in statement["Resource"]]
         for statement in policy["PolicyDocument"]["Statement"]
         if statement["Resource"] != "*"
     }
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_node_may_read_its_spec_its_model_and_the_wheel_only(role: str, pair: Synth) -> None:
+    """The other role's parameter, other models, the rest of the buckets, every secret: closed."""
+    rights = _rights(pair, role)
     assert set(rights) == {"ssm:GetParameter", "s3:GetObject"}
-    assert f":parameter/turnback/demo/{role}" in rights["ssm:GetParameter"]
-    assert ".whl" in rights["s3:GetObject"]
-    assert "*" not in "".join(rights.values())
+    parameters, (wheel, model) = "".join(rights["ssm:GetParameter"]), rights["s3:GetObject"]
+    assert f":parameter/turnback/demo/{role}" in parameters
+    assert ":parameter/turnback/demo/model-bucket" in parameters
+    assert parameters.count(":parameter/") == 2
+    assert ".whl" in wheel
+    settings = raw_settings()["model"]
+    assert f"/models/{settings['id']}/{settings['revision']}/*" in model
+    assert "*" not in parameters + wheel + model.replace("/*", "")
+
+
+def test_nodes_of_a_block_may_tell_routers_of_its_end(topology: Topology) -> None:
+    """With one tag, on nodes of their deployment and role; others have no such right."""
+    for role in ROLES:
+        (policy,) = topology("capacity-block").only("fleet", "IAM::Role", role.capitalize())[
+            "Policies"
+        ]
+        (tagging,) = (
+            each
+            for each in policy["PolicyDocument"]["Statement"]
+            if each["Action"] == "ec2:CreateTags"
+        )
+        assert tagging["Condition"] == {
+            "StringEquals": {
+                "aws:ResourceTag/turnback:deployment": "demo",
+                "aws:ResourceTag/turnback:role": role,
+            },
+            "ForAllValues:StringEquals": {"aws:TagKeys": [DRAINING_TAG]},
+        }
+
+
+def test_nodes_of_a_block_know_when_to_drain(topology: Topology, pair: Synth) -> None:
+    """A quarter of an hour before their group goes to 0; without a block never."""
+    for role in ROLES:
+        spec = json.loads(topology("capacity-block").spec_text(role))
+        assert spec["drains_at"] == "2027-01-31T10:15:00Z"
+        assert "drains_at" not in json.loads(pair.spec_text(role))
 
 
 def test_instances_carry_what_discovery_reads(pair: Synth) -> None:

@@ -97,7 +97,7 @@ def test_vpc_of_any_allowed_size_has_room(cidr: str, half: str, changed: Changed
 
 
 def test_imported_network_is_left_alone(changed: Changed) -> None:
-    """Groups and the log bucket are made, nothing of the VPC; nothing is looked up."""
+    """Groups and buckets are made, nothing of the VPC; nothing is looked up."""
     made = changed(
         {
             "network": {
@@ -111,6 +111,7 @@ def test_imported_network_is_left_alone(changed: Changed) -> None:
     kinds = {each["Type"] for each in made.all["network"]["Resources"].values()}
     assert kinds == {
         *("AWS::S3::Bucket", "AWS::S3::BucketPolicy", "AWS::EC2::SecurityGroup"),
+        "AWS::SSM::Parameter",
         *("AWS::EC2::SecurityGroupIngress", "AWS::EC2::SecurityGroupEgress"),
     }
     group = made.only("fleet", "AutoScaling::AutoScalingGroup", "Decode")
@@ -126,7 +127,25 @@ def test_proxy_port_is_open_outwards(changed: Changed) -> None:
 
 def test_log_bucket_is_private_and_kept(pair: Synth) -> None:
     """Encrypted, TLS only, not public; `cdk destroy` leaves the logs."""
-    (bucket,) = pair.resources("network", "S3::Bucket").values()
+    bucket = pair.resources("network", "S3::Bucket")["Logs6819BB44"]
     assert bucket["DeletionPolicy"] == "Retain"
     assert all(bucket["Properties"]["PublicAccessBlockConfiguration"].values())
-    assert "aws:SecureTransport" in json.dumps(pair.only("network", "S3::BucketPolicy"))
+    assert "aws:SecureTransport" in json.dumps(pair.only("network", "S3::BucketPolicy", "Logs"))
+
+
+def test_models_have_a_closed_bucket_that_stays(pair: Synth) -> None:
+    """Encrypted, private, logged; its name is a parameter, and its id is fixed: data is in it."""
+    found = pair.resources("network", "S3::Bucket")
+    ((logical, bucket),) = ((key, each) for key, each in found.items() if "Models" in key)
+    assert logical == "ModelsBucket970C6ADA"
+    assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
+    properties = bucket["Properties"]
+    assert set(properties["PublicAccessBlockConfiguration"].values()) == {True}
+    assert properties["BucketEncryption"]
+    assert properties["LoggingConfiguration"]["LogFilePrefix"] == "models/"
+    (rule,) = properties["LifecycleConfiguration"]["Rules"]
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+    assert "ExpirationInDays" not in rule
+    parameter = pair.only("network", "SSM::Parameter")
+    assert parameter["Name"] == "/turnback/demo/model-bucket"
+    assert parameter["Value"] == {"Ref": logical}

@@ -1,5 +1,6 @@
 """The script of the first boot, as it is stored."""
 
+import hashlib
 import json
 import re
 import subprocess
@@ -9,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from runtime.contract.status import STATUS_FILE, NodeStatus, arguments_generation
+from runtime.contract.status import STATUS_FILE, BootReport, NodeStatus, arguments_generation
+from runtime.launch.boot.steps import KIT_STAMP
 from stacks.constructs.node_spec import ROUTER_PORT
 from stacks.constructs.user_data import MOST_BYTES, render_user_data
 from tests.infra.conftest import Changed
-from tests.infra.synth import ROOT, Synth, text_of
+from tests.infra.synth import Synth, text_of
 
 Topology = Callable[[str], Synth]
 ROLES = ("prefill", "decode", "router")
+WHEEL_SHA256 = hashlib.sha256(b"a wheel").hexdigest()
+"""Of the stand-in for a wheel that `tests.infra.synth` deploys."""
 
 
 def _script(made: Synth, role: str) -> str:
@@ -75,59 +79,183 @@ def test_quotes_do_not_reach_the_shell() -> None:
         render_user_data({"A": "x'; reboot; '"})
 
 
-def _run(script: str, root: Path, wheel: str = "a wheel") -> subprocess.CompletedProcess[str]:
-    """Play the script under a root folder, with stand-ins that write down their calls."""
-    tools = root / "bin"
-    tools.mkdir(parents=True)
-    for name in ("systemctl", "aws"):
-        text = f'#!/bin/bash\necho "{name} $*" >>"{root}/calls"\n'
-        if name == "aws":
-            text += f'[[ $2 == cp ]] && printf "%s" "{wheel}" >"${{@: -1}}"\nexit 0\n'
-        (tools / name).write_text(text)
-        (tools / name).chmod(0o755)
-    for environment in ("venv", "venv-engine"):
-        python = root / "opt/turnback" / environment / "bin" / "python"
-        python.parent.mkdir(parents=True)
-        python.write_text(f'#!/bin/bash\necho "{environment} $*" >>"{root}/calls"\n')
-        python.chmod(0o755)
-    (root / "etc/systemd/system").mkdir(parents=True)
-    moved = re.sub(r"(?<![\w.])/(opt|etc)/", rf"{root}/\1/", script)
-    return subprocess.run(
-        ["/bin/bash", "-c", moved],
-        env={"PATH": f"{tools}:/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+PIP = """#!/bin/bash
+echo "{name} $*" >>"{root}/calls"
+if [[ -e {root}/broken-{name} && $* == *install* ]]; then exit 1; fi
+"""
 
 
-def test_first_boot_of_a_node(pair: Synth, tmp_path: Path) -> None:
-    """The checked wheel goes into both environments, then the image's unit starts."""
-    done = _run(_script(pair, "prefill"), tmp_path)
+class Instance:
+    """A folder that stands for `/`, with stand-ins that write down their calls."""
+
+    def __init__(self, script: str, root: Path) -> None:
+        self.root, self.wheel = root, "a wheel"
+        tools = root / "bin"
+        tools.mkdir(parents=True)
+        aws = f'cat "{root}/wheel" >"${{@: -1}}" || exit 1\n'
+        for name, more in (("systemctl", ""), ("aws", aws)):
+            text = f'#!/bin/bash\necho "{name} $*" >>"{root}/calls"\n{more}exit 0\n'
+            (tools / name).write_text(text, "utf-8")
+            (tools / name).chmod(0o755)
+        for name in ("venv", "venv-engine"):
+            python = root / "opt/turnback" / name / "bin" / "python"
+            python.parent.mkdir(parents=True)
+            python.write_text(PIP.format(name=name, root=root), "utf-8")
+            python.chmod(0o755)
+        (root / "etc/systemd/system").mkdir(parents=True)
+        (root / "wheel").write_text(self.wheel, "utf-8")
+        moved = re.sub(r"(?<![\w.])/(opt|etc|var)/", rf"{root}/\1/", script)
+        (root / "script").write_text(moved, "utf-8")
+
+    def _bash(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["/bin/bash", *argv],
+            env={"PATH": f"{self.root}/bin:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+
+    def boot(self) -> subprocess.CompletedProcess[str]:
+        """What cloud-init runs, once in an instance's life."""
+        return self._bash(f"{self.root}/script")
+
+    def kit(self) -> subprocess.CompletedProcess[str]:
+        """What turnback-kit.service runs, at each start and after each failure."""
+        return self._bash(f"{self.root}/opt/turnback/first-boot", "kit")
+
+    def calls(self) -> list[str]:
+        """Since the last look."""
+        path = self.root / "calls"
+        found = path.read_text("utf-8").splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return found
+
+    @property
+    def stamp(self) -> Path:
+        """Of a kit that is whole."""
+        return self.root / "opt/turnback/kit.sha256"
+
+    def report(self) -> BootReport:
+        """What doctor reads."""
+        return BootReport.model_validate_json(
+            (self.root / "var/lib/turnback/boot.json").read_text()
+        )
+
+
+def _first(call: str) -> str:
+    return call.split(" ")[0]
+
+
+def test_first_boot_leaves_a_unit_that_can_be_tried_again(pair: Synth, tmp_path: Path) -> None:
+    """It installs nothing itself, and no unit of the image starts before the kit is whole."""
+    machine = Instance(_script(pair, "prefill"), tmp_path)
+    done = machine.boot()
     assert done.returncode == 0, done.stderr
-    calls = (tmp_path / "calls").read_text("utf-8").splitlines()
-    assert [call.split(" ")[0] for call in calls] == ["aws", "venv", "venv-engine", "systemctl"]
-    assert calls[-1].endswith("turnback-node.service")
-    assert "--no-index --no-deps" in calls[2]
+    assert machine.calls()[-1] == "systemctl start --no-block turnback-kit.service"
     environment = (tmp_path / "etc/turnback/node.env").read_text("utf-8")
     assert "TURNBACK_PARAMETER=/turnback/demo/prefill\n" in environment
+    assert f"TURNBACK_WHEEL_SHA256={WHEEL_SHA256}\n" in environment
+    units = tmp_path / "etc/systemd/system"
+    assert "Restart=on-failure" in (units / "turnback-kit.service").read_text("utf-8")
+    held = (units / "turnback-node.service.d/kit.conf").read_text("utf-8")
+    assert held == f"[Unit]\nConditionPathExists={machine.stamp}\n"
+    assert Path("/opt/turnback/kit.sha256") == KIT_STAMP
 
 
-def test_first_boot_of_a_router(pair: Synth, tmp_path: Path) -> None:
-    """No engine's environment is touched, and the router's unit starts."""
-    done = _run(_script(pair, "router"), tmp_path)
+def test_kit_of_a_node(pair: Synth, tmp_path: Path) -> None:
+    """The checked wheel goes into both environments, then the image's unit starts."""
+    machine = Instance(_script(pair, "prefill"), tmp_path)
+    machine.boot()
+    machine.calls()
+    done = machine.kit()
     assert done.returncode == 0, done.stderr
-    calls = (tmp_path / "calls").read_text("utf-8").splitlines()
-    assert [call.split(" ")[0] for call in calls] == ["aws", "venv", "systemctl", "systemctl"]
-    assert calls[-1].endswith("turnback-router.service")
+    calls = machine.calls()
+    assert [_first(call) for call in calls] == ["aws", "venv", "venv", "venv-engine", "systemctl"]
+    assert "--no-index --no-deps --force-reinstall" in calls[1]
+    assert "--no-index --no-deps --force-reinstall" in calls[3]
+    assert "--no-deps" not in calls[2]
+    assert calls[-1] == "systemctl start --no-block turnback-node.service"
+    assert machine.stamp.read_text("utf-8") == f"{WHEEL_SHA256}\n"
+
+
+def test_kit_that_is_whole_is_not_installed_again(pair: Synth, tmp_path: Path) -> None:
+    """A reboot asks neither S3 nor pip."""
+    machine = Instance(_script(pair, "decode"), tmp_path)
+    machine.boot()
+    machine.kit()
+    machine.calls()
+    assert machine.kit().returncode == 0
+    assert machine.calls() == ["systemctl start --no-block turnback-node.service"]
+
+
+def test_kit_of_a_router(pair: Synth, tmp_path: Path) -> None:
+    """No engine's environment is touched, and the router's unit starts."""
+    machine = Instance(_script(pair, "router"), tmp_path)
+    machine.boot()
+    machine.calls()
+    assert machine.kit().returncode == 0
+    calls = machine.calls()
+    assert [_first(call) for call in calls] == ["aws", "venv", "venv", "systemctl", "systemctl"]
+    assert calls[-1] == "systemctl start --no-block turnback-router.service"
     unit = (tmp_path / "etc/systemd/system/turnback-router.service").read_text("utf-8")
     assert "DynamicUser=yes" in unit
 
 
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ("wheel", "not the one that was deployed"),
+        ("route", "cannot be fetched"),
+        ("broken-venv", "the kit cannot be installed"),
+        ("broken-venv-engine", "beside the engine"),
+        ("no venv", "no environment for the kit"),
+    ],
+)
+def test_kit_that_fails_is_told_not_used_and_tried_again(
+    harm: str, said: str, pair: Synth, tmp_path: Path
+) -> None:
+    """One line, boot.json, no stamp, no unit started; mended, the next try is whole."""
+    machine = Instance(_script(pair, "decode"), tmp_path)
+    machine.boot()
+    machine.kit()  # an older kit is whole
+    (tmp_path / "opt/turnback/kit.sha256").write_text("cd" * 32, "utf-8")
+    python = tmp_path / "opt/turnback/venv/bin/python"
+    if harm == "wheel":
+        (tmp_path / "wheel").write_text("another wheel", "utf-8")
+    elif harm == "route":
+        (tmp_path / "wheel").unlink()
+    elif harm == "no venv":
+        python.rename(tmp_path / "moved")
+    else:
+        (tmp_path / harm).touch()
+    machine.calls()
+    done = machine.kit()
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1].startswith("turnback: kit failed: ")
+    assert said in done.stderr
+    report = machine.report()
+    assert (report.state, report.step) == ("failed", "kit")
+    assert said in report.what
+    assert not any(call.startswith("systemctl start") for call in machine.calls())
+    if harm != "no venv":
+        assert not machine.stamp.exists()
+    else:
+        (tmp_path / "moved").rename(python)
+    (tmp_path / "wheel").write_text("a wheel", "utf-8")
+    for name in ("broken-venv", "broken-venv-engine"):
+        (tmp_path / name).unlink(missing_ok=True)
+    assert machine.kit().returncode == 0
+    assert machine.stamp.read_text("utf-8") == f"{WHEEL_SHA256}\n"
+    assert "--force-reinstall" in "".join(machine.calls())
+
+
 def test_router_tells_what_it_was_started_with(pair: Synth, tmp_path: Path) -> None:
     """Each start writes a status that a rollout compares with the parameter."""
-    assert _run(_script(pair, "router"), tmp_path).returncode == 0
+    machine = Instance(_script(pair, "router"), tmp_path)
+    machine.boot()
+    assert machine.kit().returncode == 0
     arguments = text_of(pair.only("router", "SSM::Parameter")["Value"])
     (tmp_path / "arguments").write_text(arguments + "\n", "utf-8")
     aws, turnback = (tmp_path / path for path in ("bin/aws", "opt/turnback/venv/bin/turnback"))
@@ -155,12 +283,3 @@ def test_router_tells_what_it_was_started_with(pair: Synth, tmp_path: Path) -> N
     assert (tmp_path / "started").read_text("utf-8") == f"router\n{arguments}\n"
     unit = (tmp_path / "etc/systemd/system/turnback-router.service").read_text("utf-8")
     assert f"RuntimeDirectory={STATUS_FILE.parent.name}\n" in unit
-
-
-def test_another_wheel_is_not_installed(pair: Synth, tmp_path: Path) -> None:
-    """The digest is checked before anything of it runs."""
-    done = _run(_script(pair, "decode"), tmp_path, wheel="another wheel")
-    assert done.returncode == 1
-    assert "not the one that was deployed" in done.stderr
-    assert "venv" not in (tmp_path / "calls").read_text("utf-8").replace("aws", "")
-    assert ROOT not in tmp_path.parents

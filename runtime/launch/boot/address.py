@@ -41,9 +41,7 @@ def metadata_text(name: str, metadata: str = METADATA_HOST, port: int = 80) -> s
         lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
         connection.request("PUT", "/latest/api/token", headers=lifetime)
         reply = connection.getresponse()
-        token = reply.read().decode("ascii", "replace")
-        if reply.status != 200:
-            return None
+        token = reply.read().decode("ascii", "replace").strip()
         headers = {"X-aws-ec2-metadata-token": token}
         connection.request("GET", f"/latest/meta-data/{name}", headers=headers)
         reply = connection.getresponse()

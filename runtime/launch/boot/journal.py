@@ -2,11 +2,14 @@
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import Literal, TextIO
+
+from pydantic import ValidationError
 
 from runtime.contract.status import BOOT_FILE, BootReport
 from runtime.errors import TurnbackError
@@ -40,6 +43,12 @@ def one_line(text: str) -> str:
     return flat if len(flat) <= _MOST_CHARACTERS else f"{flat[: _MOST_CHARACTERS - 3]}..."
 
 
+def _started_unix_s(machine: Machine) -> float:
+    """When the machine started. Source: proc(5), btime of /proc/stat."""
+    found = re.search(r"^btime (\d+)$", machine.text("/proc/stat") or "", re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
 @dataclass
 class Journal:
     """What a boot says of itself.
@@ -56,10 +65,16 @@ class Journal:
         default_factory=lambda: BootReport(state="booting", step="kit", since_unix_s=time.time())
     )
 
+    def __post_init__(self) -> None:
+        """Starts of an earlier boot count, as long as the machine has not started anew."""
+        with contextlib.suppress(OSError, ValidationError):
+            before = BootReport.model_validate_json(self.machine.at(BOOT_FILE).read_bytes())
+            if before.since_unix_s >= _started_unix_s(self.machine):
+                self.report = self.report.model_copy(update={"starts": before.starts})
+
     def say(self, text: str) -> None:
         """A line of the step that runs."""
-        self.stream.write(f"turnback: {self.report.step}: {one_line(text)}\n")
-        self.stream.flush()
+        self._line(f"{self.report.step}: {one_line(text)}")
         notify(f"STATUS={self.report.step}: {one_line(text)}")
 
     def enter(self, step: str, state: State = "booting", **told: object) -> None:
@@ -79,8 +94,7 @@ class Journal:
         parts = {name: one_line(getattr(error, name)) for name in ("what", "got", "allowed", "fix")}
         self.enter(self.report.step, "failed", **parts)
         told = "; ".join(f"{name}: {text}" for name, text in parts.items() if name != "what")
-        self.stream.write(f"turnback: {self.report.step} failed: {parts['what']}; {told}\n")
-        self.stream.flush()
+        self._line(f"{self.report.step} failed: {parts['what']}; {told}")
         notify(f"STATUS={self.report.step} failed: {parts['what']}")
 
     def _write(self) -> None:
@@ -92,4 +106,10 @@ class Journal:
             draft.write_text(self.report.model_dump_json(), "utf-8")
             draft.replace(path)
         except OSError as error:
-            self.stream.write(f"turnback: {path} cannot be written: {error.strerror}\n")
+            self._line(f"{path} cannot be written: {error.strerror}")
+
+    def _line(self, text: str) -> None:
+        """Where nobody reads any more, the node goes on, and ends when it is told to."""
+        with contextlib.suppress(OSError):
+            self.stream.write(f"turnback: {text}\n")
+            self.stream.flush()

@@ -14,8 +14,8 @@ from tests.aws.rollout.account import Account, break_after_restart, denied, told
 pytestmark = pytest.mark.usefixtures("account")
 
 NODE, ROUTER = (
-    "systemctl restart turnback-node.service",
-    "systemctl restart turnback-router.service",
+    "systemctl restart --no-block turnback-node.service",
+    "systemctl restart --no-block turnback-router.service",
 )
 
 
