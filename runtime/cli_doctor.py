@@ -259,11 +259,20 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
+def _named(check: str) -> str:
+    """A check's id, and below it what is asked; an older or newer node's may be unknown."""
+    from runtime.launch.doctor.checks import CHECKS
+    from runtime.launch.doctor.fleet import FLEET_CHECKS
+
+    titles = {each.name: each.title for each in CHECKS} | dict(FLEET_CHECKS)
+    return f"{check}\n[dim]{escape(titles.get(check, ''))}[/dim]"
+
+
 def _print_node(report: DoctorReport) -> None:
     title = f"doctor, stage {report.stage}, {report.took_s:.1f} s"
     table = _table(title, "check", "", "evidence", "fix")
     for each in report.findings:
-        row = (each.check, _shown(each.status), escape(each.evidence), escape(each.fix))
+        row = (_named(each.check), _shown(each.status), escape(each.evidence), escape(each.fix))
         table.add_row(*row)
     Console().print(table)
 
@@ -284,8 +293,8 @@ def _print_fleet(
         table.add_row(*node, "", _shown("pass"), f"{good} checks", "")
         for each in others:
             told = (escape(each.evidence), escape(each.fix))
-            table.add_row(*node, each.check, _shown(each.status), *told)
+            table.add_row(*node, _named(each.check), _shown(each.status), *told)
     for each in findings:
         told = (escape(each.evidence), escape(each.fix))
-        table.add_row("all", "", each.check, _shown(each.status), *told)
+        table.add_row("all", "", _named(each.check), _shown(each.status), *told)
     Console().print(table)
