@@ -209,8 +209,7 @@ def _fleet(
         question,
         lambda line: typer.echo(line, err=True),
     )
-    reports = {each.instance: each.report for each in answers if each.report is not None}
-    findings = fleet_findings(reports) if reports else []
+    findings = fleet_findings({each.instance: each.report for each in answers})
     code = fleet_code(answers, findings)
     if as_json:
         typer.echo(json.dumps(_fleet_json(name, answers, findings, code)))
