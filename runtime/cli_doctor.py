@@ -254,7 +254,8 @@ def _shown(status: str) -> str:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", show_lines=True)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        # An instance's id is there to be copied.
+        table.add_column(column, overflow="fold", no_wrap=column == "node")
     return table
 
 
