@@ -108,6 +108,7 @@ def _no_argument(node: FakeNode) -> None:
         ("clock", partial(_systemd_clock, "yes"), "boot", "pass", "systemd-timesyncd"),
         ("clock", partial(_systemd_clock, "no"), "boot", "fail", "does not keep the clock"),
         ("gpus", _unknown_type, "boot", "warn", "x9.large is in no table"),
+        ("gpus", lambda node: node.gpus(7), "boot", "fail", "7 of 8 GPUs answer"),
         ("nvlink", _unknown_type, "boot", "pass", "x9.large has no NVLink"),
         ("nvlink", _small_type, "boot", "pass", "g6e.48xlarge has no NVLink"),
         ("connector", _no_process, "live", "fail", "no vLLM server runs"),
