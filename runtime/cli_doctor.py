@@ -209,8 +209,7 @@ def _fleet(
         question,
         lambda line: typer.echo(line, err=True),
     )
-    reports = {each.instance: each.report for each in answers if each.report is not None}
-    findings = fleet_findings(reports) if reports else []
+    findings = fleet_findings({each.instance: each.report for each in answers})
     code = fleet_code(answers, findings)
     if as_json:
         typer.echo(json.dumps(_fleet_json(name, answers, findings, code)))
@@ -255,15 +254,25 @@ def _shown(status: str) -> str:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", show_lines=True)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        # An instance's id is there to be copied.
+        table.add_column(column, overflow="fold", no_wrap=column == "node")
     return table
+
+
+def _named(check: str) -> str:
+    """A check's id, and below it what is asked; an older or newer node's may be unknown."""
+    from runtime.launch.doctor.checks import CHECKS
+    from runtime.launch.doctor.fleet import FLEET_CHECKS
+
+    titles = {each.name: each.title for each in CHECKS} | dict(FLEET_CHECKS)
+    return f"{check}\n[dim]{escape(titles.get(check, ''))}[/dim]"
 
 
 def _print_node(report: DoctorReport) -> None:
     title = f"doctor, stage {report.stage}, {report.took_s:.1f} s"
     table = _table(title, "check", "", "evidence", "fix")
     for each in report.findings:
-        row = (each.check, _shown(each.status), escape(each.evidence), escape(each.fix))
+        row = (_named(each.check), _shown(each.status), escape(each.evidence), escape(each.fix))
         table.add_row(*row)
     Console().print(table)
 
@@ -284,8 +293,8 @@ def _print_fleet(
         table.add_row(*node, "", _shown("pass"), f"{good} checks", "")
         for each in others:
             told = (escape(each.evidence), escape(each.fix))
-            table.add_row(*node, each.check, _shown(each.status), *told)
+            table.add_row(*node, _named(each.check), _shown(each.status), *told)
     for each in findings:
         told = (escape(each.evidence), escape(each.fix))
-        table.add_row("all", "", each.check, _shown(each.status), *told)
+        table.add_row("all", "", _named(each.check), _shown(each.status), *told)
     Console().print(table)

@@ -231,6 +231,16 @@ def test_node_without_a_usable_answer(answer: dict[str, Any], problem: str, flee
     assert found["decode-0"].report == report()
 
 
+def test_node_that_does_not_answer_may_have_sent_the_rest(fleet: Fleet) -> None:
+    """So that nothing is said of TCP."""
+    fleet.of("", report(read=_GIB))
+    told = {each["check"]: each for each in json.loads(fleet.run("--json").stdout)["findings"]}
+    assert told["fleet-traffic"]["status"] == "warn"
+    assert "1 of 2 nodes" in told["fleet-traffic"]["evidence"]
+    fleet.of("", "")
+    assert json.loads(fleet.run("--json").stdout)["findings"] == []
+
+
 def test_offline_agent_is_told(fleet: Fleet) -> None:
     """It is not sent the command."""
     fleet.account.meet()

@@ -1,6 +1,7 @@
 """Broken nodes: each is a good one with one fault, and names the check that must see it."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -119,7 +120,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("still booting", "boot", "warn", "booting at model",
           lambda node, _: node.boot(state="booting", step="model")),
     Fault("engine restarts", "boot", "warn", "the engine was started 4 times",
-          lambda node, _: node.boot(starts=4)),
+          lambda node, _: node.boot(starts=4, since_unix_s=time.time() - 60)),
     Fault("no efa module for the kernel", "efa-driver", "fail", "Module efa not found",
           _old_efa_kernel, "image"),
     Fault("older efa module loaded", "efa-driver", "fail", "efa 2.13.0 is loaded, 3.3.1",

@@ -13,6 +13,7 @@ _LIVE: tuple[Stage, ...] = ("live",)
 _EFA = "install the EFA userspace: `turnback image build`"
 _GPU = "see `dmesg | grep -i -e nvrm -e xid`; reboot, or replace the node"
 _HOST = "see the node's journal"
+_IMAGE = "the engine environment is not whole: `turnback image build`"
 _ENGINE = "journalctl -u turnback-node.service"
 
 CHECKS: tuple[Check, ...] = (
@@ -47,7 +48,7 @@ CHECKS: tuple[Check, ...] = (
     Check("clock", "the clock", _NODE, 5, host.clock, "install and start chrony"),
     Check("disk", "room on the disk", _NODE, 5, host.disk, _HOST),
     Check("ports", "ports", _NODE, 5, host.ports, _HOST),
-    Check("vllm", "vLLM's version", _ALL, 10, libraries.vllm, _ENGINE),
+    Check("vllm", "vLLM's version", _ALL, 10, libraries.vllm, _IMAGE),
     Check("generation", "the deployed generation runs", _LIVE, 5, engine.generation, _ENGINE),
     Check("connector", "the connector's settings", _LIVE, 5, engine.connector, _ENGINE),
     Check("hash-seed", "the seed of block hashes", _LIVE, 5, engine.hash_seed, _ENGINE),

@@ -1,5 +1,6 @@
 """The node's own files, limits, clock, disk and ports."""
 
+import time
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -13,6 +14,8 @@ MOST_OFF_S = 1.0
 """Handles and their ends are compared between nodes; the router leaves them 10 s."""
 LEAST_FREE_BYTES = 10 * 2**30
 """Beside the model, for logs and compiled kernels."""
+_FEW_STARTS, _RECENT_S = 2, 3600.0
+"""A rollout starts an engine again as well; more starts, and lately, are a loop."""
 _UNLIMITED = ("infinity", "unlimited")
 _BYTES_IN_GIB = 2**30
 
@@ -58,10 +61,11 @@ def boot(look: Look) -> Finding:
         return warned(told, f"wait; journalctl -fu {NODE_UNIT} follows it")
     if report.state == "draining":
         return warned(told, "nothing: the node ends when its requests have")
-    if report.starts > 1:
+    told += f"; the engine was started {report.starts} times" if report.starts > 1 else ""
+    if report.starts > _FEW_STARTS and time.time() - report.since_unix_s < _RECENT_S:
         return warned(
-            f"{told}; the engine was started {report.starts} times",
-            f"journalctl -u {NODE_UNIT}: why it ended",
+            f"{told}, at last {(time.time() - report.since_unix_s) / 60:.0f} min ago",
+            f"journalctl -u {NODE_UNIT}: why it ended, where that was no rollout",
         )
     return passed(told)
 

@@ -1,6 +1,7 @@
 """Nodes that are different and good, and what checks say where they cannot know."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -77,6 +78,14 @@ def _draining(node: FakeNode) -> None:
     node.boot(state="draining")
 
 
+def _rolled_out(node: FakeNode) -> None:
+    node.boot(starts=2, since_unix_s=time.time())
+
+
+def _restarted_long_ago(node: FakeNode) -> None:
+    node.boot(starts=9, since_unix_s=time.time() - 7200)
+
+
 def _closed_driver_with_peermem(node: FakeNode) -> None:
     node.modules(licence="NVIDIA")
 
@@ -108,6 +117,7 @@ def _no_argument(node: FakeNode) -> None:
         ("clock", partial(_systemd_clock, "yes"), "boot", "pass", "systemd-timesyncd"),
         ("clock", partial(_systemd_clock, "no"), "boot", "fail", "does not keep the clock"),
         ("gpus", _unknown_type, "boot", "warn", "x9.large is in no table"),
+        ("gpus", lambda node: node.gpus(7), "boot", "fail", "7 of 8 GPUs answer"),
         ("nvlink", _unknown_type, "boot", "pass", "x9.large has no NVLink"),
         ("nvlink", _small_type, "boot", "pass", "g6e.48xlarge has no NVLink"),
         ("connector", _no_process, "live", "fail", "no vLLM server runs"),
@@ -116,6 +126,8 @@ def _no_argument(node: FakeNode) -> None:
         ("memlock", _no_process, "live", "pass", "turnback-node.service's limit"),
         ("connector", _no_argument, "live", "fail", "without --kv-transfer-config"),
         ("boot", _draining, "live", "warn", "draining at engine"),
+        ("boot", _rolled_out, "live", "pass", "started 2 times"),
+        ("boot", _restarted_long_ago, "live", "pass", "started 9 times"),
         ("gpu-direct", _closed_driver_with_peermem, "live", "pass", "efa_nv_peermem, no DMA-BUF"),
         ("gpu-direct", _old_kernel, "live", "fail", "kernel 5.11.9-aws"),
         ("rails", _one_gpu_engine, "live", "pass", "2 of 16 devices"),

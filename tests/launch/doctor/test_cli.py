@@ -54,6 +54,7 @@ def test_good_node_exits_0_with_a_table(node: FakeNode) -> None:
     assert "doctor, stage boot" in result.stdout
     for check in checks_of("boot"):
         assert check.name in result.stdout
+    assert "huge pages" in result.stdout  # what is asked, below the id
 
 
 def test_started_node_is_asked_live(node: FakeNode, engine: EngineDouble) -> None:

@@ -1,5 +1,6 @@
 """Whatever a check does, the doctor ends in time with a finding of it."""
 
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -59,12 +60,16 @@ def test_program_that_hangs_is_told_with_its_wait(tmp_path: Path) -> None:
 
 def test_check_that_hangs_by_itself_is_told(tmp_path: Path) -> None:
     """A process that the kernel holds cannot be killed; the others' findings stand."""
-    checks = [
-        check(lambda _: time.sleep(30), name="stuck"),
-        check(lambda _: passed("well"), name="well"),
-    ]
+    is_over = threading.Event()
+
+    def stuck(_: Look) -> Finding:
+        is_over.wait(30)
+        return passed("too late")
+
+    checks = [check(stuck, name="stuck"), check(lambda _: passed("well"), name="well")]
     began_s = time.monotonic()
     report = run_doctor(bare(tmp_path), checks)
+    is_over.set()
     assert time.monotonic() - began_s < GRACE_S + 1
     assert [each.status for each in report.findings] == ["fail", "pass"]
     assert report.findings[0].evidence.startswith("the check has not ended (waited 1.")
@@ -117,14 +122,17 @@ def test_parameter_that_does_not_come_is_waited_for_briefly(tmp_path: Path) -> N
     """And so is one that AWS refuses."""
     node = good_node(tmp_path)
 
+    is_over = threading.Event()
+
     def never() -> str:
-        time.sleep(30)
+        is_over.wait(30)
         return ""
 
     def refused() -> str:
         raise BadInput("parameter /p cannot be read", got="AccessDenied", allowed="", fix="")
 
     late = gather(node.machine, "boot", never, spec_s=0.1).spec
+    is_over.set()
     assert late == File(problem="the node's parameter: no answer (waited 0.1 s)")
     told = gather(node.machine, "boot", refused).spec
     assert told == File(problem="parameter /p cannot be read: AccessDenied")

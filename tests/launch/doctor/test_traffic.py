@@ -70,11 +70,14 @@ def test_node_receives_what_it_reads(one: TrafficReading, status: str) -> None:
         ([reading(0, 0, tx=0), reading(0, 0, tx=0)], "warn"),
         ([reading(100, 100, tx=100), None], "warn"),
         ([reading(100, 100, window_s=None), reading(0, 0, tx=900, window_s=None)], "pass"),
-        ([reading(100, 100, window_s=None), reading(0, 0, tx=90, window_s=None)], "fail"),
+        ([reading(100, 100, window_s=None), reading(0, 0, tx=90, window_s=None)], "warn"),
     ],
 )
 def test_fleet_sends_what_it_reads(nodes: list[TrafficReading | None], status: str) -> None:
-    """The owner of the blocks sends: only the sums over all nodes go together."""
+    """The owner of the blocks sends: only the sums over all nodes go together.
+
+    Of totals, a node that has ended since may have sent what is missing.
+    """
     assert fleet_traffic(nodes).status == status
 
 
