@@ -10,9 +10,8 @@ import orjson
 from runtime.contract.http import DECODE_RECEIPT_HEADER
 from runtime.contract.node import RouterSpec
 from runtime.router.answer import Turn
-from runtime.router.exchange import Request, Sent, too_large
+from runtime.router.exchange import Request, Sent, head_of, too_large
 from runtime.router.failure import RequestFailed, too_busy
-from runtime.router.inbound import head_of
 from runtime.router.relay import Relay
 
 _MOST_BYTES = 1 << 30

@@ -1,9 +1,13 @@
 """A client's request, and what answers it."""
 
 import asyncio
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -167,6 +171,38 @@ class Sent:
     """
 
     stays: bool
+
+
+def head_of(status: int, headers: dict[str, str], *, is_http_11: bool, stays: bool) -> bytes:
+    """Status line and headers of a reply.
+
+    Raises:
+        ValueError: one would be two.
+    """
+    lines = [_status_line(status, is_http_11=is_http_11), f"Date: {_date(int(time.time()))}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if not stays:
+        lines.append("Connection: close")
+    elif not is_http_11:
+        lines.append("Connection: keep-alive")
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise ValueError("a header holds a line's end")
+    return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
+
+
+@lru_cache(maxsize=64)
+def _status_line(status: int, *, is_http_11: bool) -> str:
+    try:
+        reason = HTTPStatus(status).phrase
+    except ValueError:
+        reason = ""
+    return f"HTTP/1.{int(is_http_11)} {status} {reason}"
+
+
+@lru_cache(maxsize=1)
+def _date(unix_s: int) -> str:
+    return formatdate(unix_s, usegmt=True)
 
 
 def too_large(got: str, limit_bytes: int) -> RequestFailed:

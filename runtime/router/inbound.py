@@ -10,13 +10,10 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from email.utils import formatdate
-from functools import lru_cache
-from http import HTTPStatus
 
 import httptools
 
-from runtime.router.exchange import Headers, Request, Response, Sent
+from runtime.router.exchange import Headers, Request, Response, Sent, head_of
 from runtime.router.failure import JSON_TYPE, RequestFailed, error_body
 
 _VERSIONS = ("1.0", "1.1")
@@ -371,38 +368,6 @@ class Inbounds:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
-
-
-def head_of(status: int, headers: dict[str, str], *, is_http_11: bool, stays: bool) -> bytes:
-    """Status line and headers of a reply.
-
-    Raises:
-        ValueError: one would be two.
-    """
-    lines = [_status_line(status, is_http_11=is_http_11), f"Date: {_date(int(time.time()))}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    if not stays:
-        lines.append("Connection: close")
-    elif not is_http_11:
-        lines.append("Connection: keep-alive")
-    text = "\r\n".join(lines)
-    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
-        raise ValueError("a header holds a line's end")
-    return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
-
-
-@lru_cache(maxsize=64)
-def _status_line(status: int, *, is_http_11: bool) -> str:
-    try:
-        reason = HTTPStatus(status).phrase
-    except ValueError:
-        reason = ""
-    return f"HTTP/1.{int(is_http_11)} {status} {reason}"
-
-
-@lru_cache(maxsize=1)
-def _date(unix_s: int) -> str:
-    return formatdate(unix_s, usegmt=True)
 
 
 def _refusal(refused: RequestFailed) -> Response:

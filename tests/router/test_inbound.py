@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from runtime.router import exchange, inbound
-from runtime.router.exchange import Request, Response
-from runtime.router.inbound import Inbound, Inbounds, head_of
+from runtime.router.exchange import Request, Response, head_of
+from runtime.router.inbound import Inbound, Inbounds
 from tests.router.fleet import HI, HOST, Fleet, running_fleet, until
 
 BODY = json.dumps(HI).encode()

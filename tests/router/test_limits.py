@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from runtime.router import edge, relay
-from runtime.router.inbound import head_of
+from runtime.router.exchange import head_of
 from tests.router.clients import BODIES
 from tests.router.fleet import (
     HI,
