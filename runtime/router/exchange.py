@@ -15,6 +15,7 @@ import orjson
 
 from runtime.router.failure import JSON_TYPE, RequestFailed, bad_request
 
+_MOST_PARTS = 64
 _ANY_ZLIB = 32 + zlib.MAX_WBITS
 _CODINGS = {"gzip": _ANY_ZLIB, "x-gzip": _ANY_ZLIB, "deflate": _ANY_ZLIB}
 
@@ -67,7 +68,8 @@ class Request:
         keep_alive: another request may follow.
 
     Attributes:
-        parts: of the body, as they have come.
+        come_bytes: so much of the body has come.
+        is_wanted: somebody waits for its rest.
         problem: why the rest of the body cannot be read.
         path: decoded, without the query.
         raw_path: as it came, without the query.
@@ -94,9 +96,10 @@ class Request:
         is_chunked = "transfer-encoding" in headers
         self.content_length = None if is_chunked else int(length) if length else 0
         self.on_left: Callable[[asyncio.Task[None]], None] | None = None
-        self.is_complete = self.is_lost = False
+        self.is_complete = self.is_lost = self.is_wanted = False
         self.problem: RequestFailed | None = None
-        self.parts: list[bytes] = []
+        self.come_bytes = 0
+        self._gathered, self._parts = bytearray(), list[bytes]()
         self._come: asyncio.Future[None] | None = None
 
     @property
@@ -104,10 +107,13 @@ class Request:
         """Where its answer is written."""
         return self.client.transport
 
-    @property
-    def come_bytes(self) -> int:
-        """So much of the body has come."""
-        return sum(map(len, self.parts))
+    def add(self, data: bytes) -> None:
+        """More of the body; a client may send it as chunks of a byte each."""
+        self.come_bytes += len(data)
+        self._parts.append(data)
+        if len(self._parts) > _MOST_PARTS:
+            self._gathered += b"".join(self._parts)
+            self._parts.clear()
 
     def wake(self) -> None:
         """More has come, or nothing more will."""
@@ -115,12 +121,14 @@ class Request:
             self._come.set_result(None)
 
     def body(self, limit_bytes: int) -> bytes:
-        """What has come, decompressed.
+        """What has come, decompressed; it is given out once.
 
         Raises:
             RequestFailed: 400 or 413; it cannot be decompressed, or is too large.
         """
-        raw = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        is_one = len(self._parts) == 1 and not self._gathered
+        raw = self._parts[0] if is_one else b"".join((self._gathered, *self._parts))
+        self._gathered, self._parts = bytearray(), []
         coding = self.headers.get("content-encoding", "").strip().lower()
         if coding not in ("", "identity"):
             raw = unpacked(raw, coding, limit_bytes)
@@ -135,16 +143,20 @@ class Request:
             RequestFailed: as for `body`; 400: it is not HTTP from some byte on.
             ConnectionResetError: the client has left before its end.
         """
-        while not self.is_complete:
-            if self.problem is not None:
-                raise self.problem
-            if self.is_lost:
-                raise ConnectionResetError("the client has left")
-            if self.come_bytes > limit_bytes:
-                raise too_large(f"more than {limit_bytes} bytes", limit_bytes)
-            self._come = asyncio.get_running_loop().create_future()
-            self.client.wants_body()
-            await self._come
+        self.is_wanted = True
+        try:
+            while not self.is_complete:
+                if self.problem is not None:
+                    raise self.problem
+                if self.is_lost:
+                    raise ConnectionResetError("the client has left")
+                if self.come_bytes > limit_bytes:
+                    raise too_large(f"more than {limit_bytes} bytes", limit_bytes)
+                self._come = asyncio.get_running_loop().create_future()
+                self.client.wants_body()
+                await self._come
+        finally:
+            self.is_wanted = False
         return self.body(limit_bytes)
 
 

@@ -19,6 +19,8 @@ from runtime.router.failure import JSON_TYPE, RequestFailed, error_body
 _VERSIONS = ("1.0", "1.1")
 _MOST_HEADER_BYTES = 64 * 1024
 _TOO_LONG = f"more than {_MOST_HEADER_BYTES} bytes of headers"
+_PIECE_BYTES = 32 * 1024
+"""So much is parsed at once: the smallest requests are a thousand even then."""
 _MOST_UNREAD_BYTES = 256 * 1024
 """Of a body that nobody waits for."""
 _MOST_REQUESTS = 4
@@ -61,7 +63,7 @@ class Inbound(asyncio.Protocol):
         self._is_deaf = self._is_paused = False
         self._is_stopping = self._is_over = False
         self.deadline_s = 0.0
-        self._begun = self._unparsed_bytes = 0
+        self._unread, self._unparsed_bytes, self._told_bytes = b"", 0, 0
         self.on_message_begin()
 
     # asyncio.Protocol
@@ -71,8 +73,23 @@ class Inbound(asyncio.Protocol):
         self._server.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf:
-            return
+        if not self._is_deaf:
+            self._unread += data
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Parse what has come, as far as it is wanted by now; the rest waits, here or there."""
+        while self._unread and not self._is_full and not self._is_deaf:
+            piece, self._unread = self._unread[:_PIECE_BYTES], self._unread[_PIECE_BYTES:]
+            self._take(piece)
+        if self._task is None:
+            self._serve_next()
+        is_held = not self._is_deaf and (self._is_full or bool(self._unread))
+        if is_held != self._is_paused and not self.transport.is_closing():
+            self._is_paused = is_held
+            (self.transport.pause_reading if is_held else self.transport.resume_reading)()
+
+    def _take(self, data: bytes) -> None:
         try:
             if self._unparsed_bytes:
                 self._take_unparsed(data)
@@ -85,17 +102,15 @@ class Inbound(asyncio.Protocol):
             self._refuse(str(error.__context__ or error))
         if self._coming is not None:
             self._coming.wake()
-        if self._task is None:
-            self._serve_next()
-        self._pause_if_full()
 
     def _parse(self, data: bytes) -> None:
-        begun, was_read = self._begun, self._is_head_read
+        self._is_getting_on = False
         self._parser.feed_data(data)
-        if not (was_read or self._is_head_read) and begun == self._begun:  # all of it is head
-            self._come_bytes += len(data)
-            if self._come_bytes > _MOST_HEADER_BYTES:
-                raise Unreadable(_TOO_LONG)
+        # Heads, what follows chunks and what stands beside their sizes: all of it is told
+        # late or never, and would be gathered until then.
+        self._told_bytes = 0 if self._is_getting_on else self._told_bytes + len(data)
+        if self._told_bytes > _MOST_HEADER_BYTES:
+            raise Unreadable(_TOO_LONG)
 
     def _take_upgraded(self, rest: bytes) -> None:
         """The parser leaves to others what follows the head of a request to upgrade."""
@@ -120,7 +135,7 @@ class Inbound(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
-        self._is_deaf = True
+        self._is_deaf, self._unread = True, b""
         self._waiting.clear()
         for request in (self._coming, self._served):
             if request is not None:
@@ -147,9 +162,9 @@ class Inbound(asyncio.Protocol):
             raise Unreadable(_TOO_LONG)
 
     def on_message_begin(self) -> None:
-        self._begun += 1
+        self._is_getting_on = True
         self._target, self._headers, self._is_head_read = b"", dict[str, str](), False
-        self._head_bytes = self._come_bytes = 0
+        self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -166,6 +181,7 @@ class Inbound(asyncio.Protocol):
         version = parser.get_http_version()
         if version not in _VERSIONS:
             raise Unreadable(f"HTTP/{version}")
+        self._is_getting_on = True
         self._coming = Request(
             self,
             method=parser.get_method().decode("latin-1"),
@@ -178,10 +194,12 @@ class Inbound(asyncio.Protocol):
         self._waiting.append(self._coming)
 
     def on_body(self, data: bytes) -> None:
+        self._is_getting_on = True
         if self._coming is not None:
-            self._coming.parts.append(data)
+            self._coming.add(data)
 
     def on_message_complete(self) -> None:
+        self._is_getting_on = True
         if self._coming is not None:
             self._coming.is_complete = True
             self._coming.wake()
@@ -190,7 +208,7 @@ class Inbound(asyncio.Protocol):
     # Requests, one after another
     def _refuse(self, problem: str) -> None:
         """Nothing that comes from now on can be read."""
-        self._is_deaf = True
+        self._is_deaf, self._unread = True, b""
         refused = RequestFailed(
             "the request is not one the router can read",
             status=400,
@@ -203,19 +221,17 @@ class Inbound(asyncio.Protocol):
         else:
             self._waiting.append(refused)
 
-    def _pause_if_full(self) -> None:
-        is_full = len(self._waiting) > _MOST_REQUESTS or (
-            self._coming is not None and self._coming.come_bytes > _MOST_UNREAD_BYTES
+    @property
+    def _is_full(self) -> bool:
+        coming = self._coming
+        is_large = coming is not None and coming.come_bytes > _MOST_UNREAD_BYTES
+        return len(self._waiting) > _MOST_REQUESTS or (
+            is_large and coming is not None and not coming.is_wanted
         )
-        if is_full and not self._is_paused and not self.transport.is_closing():
-            self._is_paused = True
-            self.transport.pause_reading()
 
     def wants_body(self) -> None:
-        """Somebody waits for the rest of a body, or for the next request."""
-        if self._is_paused and not self.transport.is_closing():
-            self._is_paused = False
-            self.transport.resume_reading()
+        """Somebody waits for the rest of a body."""
+        self._read_on()
 
     def _serve_next(self) -> None:
         if not self._waiting:
@@ -241,8 +257,7 @@ class Inbound(asyncio.Protocol):
             self.transport.abort()
         elif not self._is_over:
             self.deadline_s = time.monotonic() + _IDLE_S
-            self._serve_next()
-            self.wants_body()
+            self._read_on()
 
     @property
     def _is_closing(self) -> bool:
@@ -296,10 +311,11 @@ class Inbound(asyncio.Protocol):
         """End the connection; a client that still sends gets to read its answer first."""
         is_all_read = self._coming is None and not self._is_deaf
         self._is_deaf = self._is_over = True
+        self._unread = b""
         if is_all_read or self._is_closing or not self.transport.can_write_eof():
             self.transport.close()
         else:
-            self.wants_body()
+            self._read_on()
             self.transport.write_eof()
             self.deadline_s = time.monotonic() + _LAST_S
 

@@ -192,6 +192,42 @@ async def test_head_without_an_end_is_refused(model: Path, begun: bytes) -> None
         assert await client.is_closed()
 
 
+@pytest.mark.parametrize("begun", [b"0\r\nX: ", b"0\r\n", b"1;x="], ids=["line", "lines", "size"])
+@pytest.mark.parametrize("piece_bytes", [1_000, 200_000])
+async def test_what_stands_beside_chunks_is_not_gathered_without_end(
+    model: Path, begun: bytes, piece_bytes: int
+) -> None:
+    """It counts as headers do, however it comes."""
+    endless = b"X: y\r\n" * 40_000 if begun == b"0\r\n" else b"x" * 200_000
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(post(begun, b"Transfer-Encoding: chunked"))
+        for at in range(0, len(endless), piece_bytes):
+            client.writer.write(endless[at : at + piece_bytes])
+            await client.writer.drain()
+        status, _, told = await client.reply()
+        assert status == 400
+        assert "of headers" in json.loads(told)["error"]["got"]
+        assert await client.is_closed()
+
+
+def test_chunks_may_be_many_and_small() -> None:
+    """They are put together as they come: a byte each must not cost fifty, nor be counted anew."""
+    nobody: Any = None  # more is not asked for
+    request = Request(
+        nobody,
+        method="POST",
+        target="/",
+        headers=exchange.Headers({}),
+        is_http_11=True,
+        keep_alive=True,
+    )
+    for number in range(1000):
+        request.add(b"%03d" % number)
+    assert request.come_bytes == 3000
+    assert len(request._parts) < 100
+    assert request.body(3000) == b"".join(b"%03d" % number for number in range(1000))
+
+
 async def test_refusal_waits_for_the_answer_before_it(model: Path) -> None:
     """Nonsense behind a good request does not spoil that one's answer."""
     async with running_fleet(model, engine={"token_ms": 20.0}) as fleet, raw(fleet) as client:
@@ -346,6 +382,19 @@ async def test_body_behind_a_running_request_is_not_heaped_up(model: Path) -> No
         assert (await client.reply())[0] == 200
         assert (await client.reply())[0] in (200, 400)
         assert (await client.reply())[0] == 200
+
+
+async def test_requests_are_not_heaped_up(model: Path) -> None:
+    """Small ones come by the ten thousand in one read; those of the next reads must wait."""
+    async with running_fleet(model, engine={"token_ms": 20.0}) as fleet, raw(fleet) as client:
+        client.writer.write(post(BODY) + HEALTH * 60_000)
+        await until(lambda: inbounds(fleet))
+        (busy,) = inbounds(fleet)
+        for _ in range(5_000):
+            assert (await client.reply())[0] == 200
+            assert len(busy._waiting) < 2_000
+            assert len(busy._unread) < 1_000_000
+        assert len(busy._waiting) > 0
 
 
 async def test_client_that_reads_no_whole_reply_is_cut_off(model: Path) -> None:
