@@ -54,7 +54,8 @@ class Edge:
                 got=f"{self._reading_bytes + size_bytes} bytes",
                 allowed=f"{_MOST_BYTES} bytes of all requests that are being read",
             )
-        if request.headers.get("Expect", "").lower() == "100-continue":
+        is_asked = request.headers.get("Expect", "").lower() == "100-continue"
+        if is_asked and request.is_http_11:  # 1.0 knows no answer before the answer
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._reading_bytes += size_bytes
         try:

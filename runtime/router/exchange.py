@@ -250,9 +250,9 @@ def unpacked(raw: bytes, coding: str, limit_bytes: int) -> bytes:
         except zlib.error as error:
             problem = str(error)
         else:
-            if unpacking.eof or len(body) > limit_bytes:
+            if len(body) > limit_bytes or (unpacking.eof and not unpacking.unused_data):
                 return body
-            problem = "it ends early"
+            problem = "more follows its end" if unpacking.eof else "it ends early"
     raise bad_request(
         "the request body cannot be decoded",
         got=f"Content-Encoding {coding[:100]}: {problem}",

@@ -173,7 +173,7 @@ class Inbound(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
         if not self._is_head_read:  # what follows chunks tells nothing that is asked for
-            told = value.decode("utf-8", "surrogateescape")
+            told = value.rstrip(b" \t").decode("utf-8", "surrogateescape")
             self._headers.setdefault(name.decode("latin-1").lower(), told)
 
     def on_headers_complete(self) -> None:

@@ -117,10 +117,11 @@ async def test_compressed_bodies_are_unpacked(model: Path, coding: str) -> None:
         ("br", b"\x0b\x02\x80{}\x03", 400),
         ("gzip", BODY, 400),
         ("gzip", gzip.compress(BODY)[:-9], 400),
+        ("gzip", gzip.compress(BODY) + gzip.compress(BODY), 400),
         ("gzip", gzip.compress(b" " * 5_000_000), 413),
         ("deflate", zlib.compress(b" " * 5_000_000), 413),
     ],
-    ids=["unknown", "not packed", "cut off", "bomb", "deflate bomb"],
+    ids=["unknown", "not packed", "cut off", "two", "bomb", "deflate bomb"],
 )
 async def test_bodies_that_cannot_be_unpacked_are_refused(
     model: Path, coding: str, body: bytes, status: int
@@ -315,6 +316,28 @@ async def test_http_1_0_stays_when_it_asks_to(model: Path) -> None:
         status, headers, _ = await client.reply()
         assert (status, headers["connection"]) == (200, "close")
         assert await client.is_closed()
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+async def test_client_that_asks_is_told_to_go_on(model: Path, version: bytes) -> None:
+    """Before it sends its body; 1.0 does not know of it, whatever the client asks for."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        sent = post(BODY, b"Expect: 100-continue", version=version)
+        client.writer.write(sent[:-1])
+        if version == b"1.1":
+            told = await client.reader.readuntil(b"\r\n\r\n")
+            assert told == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await until(lambda: inbounds(fleet))
+        client.writer.write(sent[-1:])
+        assert (await client.reply())[0] == 200
+
+
+async def test_space_around_a_value_is_none_of_it(model: Path) -> None:
+    """An API key in X-Api-Key is the same with a blank behind it."""
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(b"GET /health HTTP/1.1\r\nX-Request-ID: \t mine\t \r\n\r\n")
+        _, headers, _ = await client.reply()
+        assert headers["x-request-id"] == "mine"
 
 
 async def test_first_of_two_headers_counts(model: Path) -> None:
