@@ -60,9 +60,10 @@ class Inbound(asyncio.Protocol):
         self._served: Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_deaf = self._is_paused = False
         self._is_stopping = self._is_over = False
-        self.deadline_s = 0.0
+        self.deadline_s = self._lingers_until_s = float("inf")
         self._unread, self._unparsed_bytes, self._told_bytes = b"", 0, 0
         self.on_message_begin()
 
@@ -85,7 +86,7 @@ class Inbound(asyncio.Protocol):
         if self._task is None:
             self._serve_next()
         is_held = not self._is_deaf and (self._is_full or bool(self._unread))
-        if is_held != self._is_paused and not self.transport.is_closing():
+        if is_held != self._is_paused and not self._is_closing:
             self._is_paused = is_held
             (self.transport.pause_reading if is_held else self.transport.resume_reading)()
 
@@ -135,12 +136,15 @@ class Inbound(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
+        self.lost.set_result(None)
+        del self._parser  # it holds this object, which what has come holds: back it goes now
         self._is_deaf, self._unread = True, b""
         self._waiting.clear()
         for request in (self._coming, self._served):
             if request is not None:
                 request.is_lost = True
                 request.wake()
+        self._coming = None
         if self._task is not None and self._served is not None:
             if self._served.on_left is not None:
                 self._served.on_left(self._task)
@@ -234,7 +238,7 @@ class Inbound(asyncio.Protocol):
         self._read_on()
 
     def _serve_next(self) -> None:
-        if not self._waiting:
+        if not self._waiting or self._is_closing:
             return
         request = self._waiting.popleft()
         if isinstance(request, RequestFailed):
@@ -309,7 +313,8 @@ class Inbound(asyncio.Protocol):
 
     def _close(self) -> None:
         """End the connection; a client that still sends gets to read its answer first."""
-        is_all_read = self._coming is None and not self._is_deaf
+        is_all_read = self._coming is None and not self._is_deaf and not self._is_paused
+        self.deadline_s = time.monotonic() + self._server.client_timeout_s
         self._is_deaf = self._is_over = True
         self._unread = b""
         if is_all_read or self._is_closing or not self.transport.can_write_eof():
@@ -317,17 +322,18 @@ class Inbound(asyncio.Protocol):
         else:
             self._read_on()
             self.transport.write_eof()
-            self.deadline_s = time.monotonic() + _LAST_S
+            self._lingers_until_s = time.monotonic() + _LAST_S
 
     def sweep(self, now_s: float) -> None:
-        """End what is late."""
-        if self.deadline_s < now_s:
+        """End what is late; who still reads the last answer has the time for it."""
+        is_read = self._lingers_until_s < now_s and not self.transport.get_write_buffer_size()
+        if self.deadline_s < now_s or is_read:
             self.transport.abort()
 
     def stop(self) -> None:
         """Close, now or after the running request."""
         self._is_stopping = True
-        if self._task is None:
+        if self._task is None and not self._is_over:
             self.transport.close()
 
 
@@ -374,8 +380,9 @@ class Inbounds:
             self._server.close()
         for connection in list(self.connections):
             connection.stop()
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=_LAST_S)
+        ends = {*self.tasks, *(connection.lost for connection in self.connections)}
+        if ends:
+            await asyncio.wait(ends, timeout=_LAST_S)
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
