@@ -97,7 +97,6 @@ class Inbound(asyncio.Protocol):
             else:
                 self._parse(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._is_stopping = True  # nothing else is spoken here
             self._take_upgraded(data[upgrade.args[0] :])
         except (httptools.HttpParserError, Unreadable) as error:
             self._refuse(str(error.__context__ or error))
@@ -116,20 +115,22 @@ class Inbound(asyncio.Protocol):
     def _take_upgraded(self, rest: bytes) -> None:
         """The parser leaves to others what follows the head of a request to upgrade."""
         request = self._waiting[-1]
-        if isinstance(request, Request) and request.content_length != 0:
-            request.is_complete, self._coming = False, request
-            if request.content_length is None:
-                self._refuse("chunks after a request to upgrade")
-            else:
-                self._unparsed_bytes = request.content_length
-                self._take_unparsed(rest)
+        assert isinstance(request, Request)  # noqa: S101 - its head has just been parsed
+        request.keep_alive = False  # nothing else is spoken here
+        request.is_complete, self._coming = False, request
+        if request.content_length is None:
+            self._refuse("chunks after a request to upgrade")
+        else:
+            self._unparsed_bytes = request.content_length
+            self._take_unparsed(rest)
 
     def _take_unparsed(self, data: bytes) -> None:
-        """A body whose end is known by its length."""
+        """A body whose end is known by its length, the last of its connection."""
         self.on_body(data[: self._unparsed_bytes])
         self._unparsed_bytes -= min(self._unparsed_bytes, len(data))
         if not self._unparsed_bytes:
             self.on_message_complete()
+            self._is_deaf, self._unread = True, b""
 
     def eof_received(self) -> None:
         """Who sends no more, reads no more."""

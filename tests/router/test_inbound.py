@@ -273,6 +273,17 @@ async def test_upgrade_is_not_followed(model: Path) -> None:
             assert "upgrade" in json.loads(told)["error"]["got"]
 
 
+async def test_requests_before_one_to_upgrade_are_answered(model: Path) -> None:
+    """It is the last of its connection, and not they."""
+    upgrade = post(BODY, b"Connection: Upgrade", b"Upgrade: h2c")
+    async with running_fleet(model) as fleet, raw(fleet) as client:
+        client.writer.write(HEALTH * 3 + upgrade + HEALTH)
+        told = [await client.reply() for _ in range(4)]
+        assert [status for status, _, _ in told] == [200] * 4
+        assert ["connection" in headers for _, headers, _ in told] == [False, False, False, True]
+        assert await client.is_closed()
+
+
 async def test_head_may_be_long_and_come_in_pieces(model: Path) -> None:
     """Its limit counts its own bytes, and not those of the body before it."""
     async with running_fleet(model) as fleet, raw(fleet) as client:
