@@ -25,7 +25,7 @@ from runtime.router.apis import APIS, Api
 from runtime.router.auth import Gate
 from runtime.router.discovery import Listing, follow, read_nodes_file
 from runtime.router.edge import Edge
-from runtime.router.exchange import Request, Response, Sent
+from runtime.router.exchange import Handler, Request, Response, Sent
 from runtime.router.failure import JSON_TYPE, RequestFailed, bad_request, error_body
 from runtime.router.gauges import gauges
 from runtime.router.health import HealthChecks
@@ -53,8 +53,6 @@ _FEW, _PAUSE_S, _LONGEST_PAUSE_S = 8, 0.00025, 0.010
 stream: below the time between two tokens, and each read and write carries more of them."""
 
 logger = logging.getLogger("turnback.router")
-
-Handler = Callable[[Request], Awaitable[Response | Sent]]
 
 
 class Router:
@@ -255,9 +253,9 @@ class Router:
                 outcome = "done" if answer.status < 400 else "failed"
                 return Response(answer.status, answer.body, headers)
             debugged = turn if is_debug else None
-            response_ = await self._edge.send(request, answer.stream, headers, debugged)
+            sent = await self._edge.send(request, answer.stream, headers, debugged)
             outcome = "failed" if answer.stream.is_broken else "done"
-            return response_
+            return sent
         except (asyncio.CancelledError, ConnectionResetError):
             outcome = "left"
             raise

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import lru_cache
@@ -183,6 +183,10 @@ class Sent:
     """
 
     stays: bool
+
+
+Handler = Callable[[Request], Awaitable[Response | Sent]]
+"""Answers a request; ConnectionResetError ends its connection."""
 
 
 def head_of(status: int, headers: dict[str, str], *, is_http_11: bool, stays: bool) -> bytes:

@@ -9,11 +9,10 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
 
 import httptools
 
-from runtime.router.exchange import Headers, Request, Response, Sent, head_of
+from runtime.router.exchange import Handler, Headers, Request, Response, Sent, head_of
 from runtime.router.failure import JSON_TYPE, RequestFailed, error_body
 
 _VERSIONS = ("1.0", "1.1")
@@ -33,8 +32,6 @@ _IDLE_S = 75.0
 _SWEEP_S = 0.25
 _LARGE_BYTES = 32 * 1024
 """From here on, a body is not copied behind its head."""
-
-Handler = Callable[[Request], Awaitable[Response | Sent]]
 
 logger = logging.getLogger("turnback.router")
 
@@ -228,11 +225,11 @@ class Inbound(asyncio.Protocol):
 
     @property
     def _is_full(self) -> bool:
-        coming = self._coming
-        is_large = coming is not None and coming.come_bytes > _MOST_UNREAD_BYTES
-        return len(self._waiting) > _MOST_REQUESTS or (
-            is_large and coming is not None and not coming.is_wanted
-        )
+        if len(self._waiting) > _MOST_REQUESTS:
+            return True
+        if self._coming is None or self._coming.is_wanted:
+            return False
+        return self._coming.come_bytes > _MOST_UNREAD_BYTES
 
     def wants_body(self) -> None:
         """Somebody waits for the rest of a body."""

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from runtime.router import inbound
-from runtime.router.exchange import Request, Response
-from runtime.router.inbound import Handler, Inbounds
+from runtime.router.exchange import Handler, Request, Response
+from runtime.router.inbound import Inbounds
 from tests.router.fleet import HOST, until
 
 BODY = b"x" * 60_000
