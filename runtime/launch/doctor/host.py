@@ -29,9 +29,10 @@ def image_file(look: Look) -> Finding:
         problem = image.value.mismatch(spec.image)
         if problem:
             return failed(problem, "deploy with the AMI of the `turnback image build` that fits")
-    if image.value.kind != "node":
+    if image.value.kind != "node" and look.facts.stage != "image":
         return failed(f"the image is for {image.value.kind}s", "use the node image")
-    return passed(f"built {image.value.built_at}, vLLM {image.value.engine}")
+    told = f"built {image.value.built_at}"
+    return passed(f"{told}, vLLM {image.value.engine}" if image.value.engine else told)
 
 
 def spec(look: Look) -> Finding:

@@ -134,8 +134,11 @@ _REPORT_IT = "the node is of a form that this kit does not know; report it with 
 
 
 def _not_asked(check: Check, facts: Facts) -> Finding | None:
-    """A pass where the spec wants neither EFA nor GPUs."""
-    spec = facts.spec.value
+    """A pass where neither EFA nor GPUs nor an engine is wanted."""
+    spec, image = facts.spec.value, facts.image.value
+    is_routers = facts.stage == "image" and image is not None and image.kind == "router"
+    if is_routers and check.name != "image-file":
+        return passed("not asked: a router's image")
     if spec is None:
         return None
     if check.of == "efa" and spec.transport is None:

@@ -165,6 +165,20 @@ def test_what_the_spec_does_not_want_does_not_fail(
     assert report.findings[0].status == status
 
 
+def test_routers_image_is_asked_for_its_file_alone(tmp_path: Path) -> None:
+    """It has neither EFA nor an engine; what is no image of this kit fails all the same."""
+    machine = Machine(tmp_path, path="")
+    file = machine.at("/etc/turnback/image.json")
+    file.parent.mkdir(parents=True)
+    fields = '"kind": "router", "built_at": "2026-11-30T12:00:00Z", "python": "3.12.3"'
+    file.write_text(f'{{"format": 1, {fields}}}', "utf-8")
+    found = run_doctor(gather(machine, "image", lambda: "")).findings
+    assert {one.status for one in found} == {"pass"}
+    file.write_text("{}", "utf-8")
+    found = run_doctor(gather(machine, "image", lambda: "")).findings
+    assert "image-file" in {one.check for one in found if one.status == "fail"}
+
+
 def test_longest_answer_fits_into_what_ssm_gives_back() -> None:
     """Texts are cut in their middle: the end of a complaint often has the reason."""
     text = 'the "end" \n' * 200 + "tells"
