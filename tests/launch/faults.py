@@ -109,7 +109,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("image of another vLLM", "image-file", "fail", "the spec wants 0.32",
           lambda node, _: _spec_field(node, image={"engine_version": "0.32"}), "boot"),
     Fault("image of a router", "image-file", "fail", "the image is for routers",
-          lambda node, _: node.image(kind="router"), "image"),
+          lambda node, _: node.image(kind="router"), "boot"),
     Fault("no spec", "spec", "fail", "(whole): Invalid JSON",
           lambda node, _: setattr(node, "spec_text", "")),
     Fault("spec of a newer kit", "spec", "fail", "flux: Extra inputs are not permitted",
