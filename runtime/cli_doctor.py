@@ -149,9 +149,9 @@ def _facts(machine: "Machine", stage: Stage | None, spec: Path | None) -> "Facts
                 allowed="what user data writes there",
                 fix="see /var/log/cloud-init-output.log",
             )
-        from runtime.aws.fleet_doctor import node_parameter
+        from runtime.aws.parameter import brief_parameter_text
 
-        return node_parameter(parameter, environment.get("AWS_REGION", ""))
+        return brief_parameter_text(parameter, environment.get("AWS_REGION", ""))
 
     if spec is not None:
         _text(spec)

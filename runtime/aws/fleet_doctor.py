@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import ValidationError
 
-from runtime.aws.clients import client
 from runtime.aws.machines import Machine, machines_of
+from runtime.aws.parameter import parameter_text
 from runtime.aws.run_command import Outcome, RunCommand
 from runtime.contract.doctor import DoctorReport, Stage
 from runtime.contract.node import NodeSpec
-from runtime.errors import BadInput
+from runtime.errors import BadInput, TurnbackError
 
 DOCTOR = "/opt/turnback/venv/bin/turnback doctor --json"
 _RUN_S = 60
@@ -150,42 +149,5 @@ def _side_channel_port(ssm: Any, deployment: str, role: str) -> int | None:
     try:
         text = parameter_text(ssm, f"/turnback/{deployment}/{role}")
         return NodeSpec.model_validate_json(text).side_channel_port
-    except (BadInput, ValidationError):
+    except (TurnbackError, ValidationError):
         return None  # each node's own doctor says what is wrong with it
-
-
-def parameter_text(ssm: Any, name: str) -> str:
-    """Text of a parameter.
-
-    Raises:
-        BadInput: it cannot be had.
-    """
-    try:
-        return str(ssm.get_parameter(Name=name)["Parameter"]["Value"])
-    except (BotoCoreError, ClientError) as error:
-        raise BadInput(
-            f"parameter {name} cannot be read",
-            got=str(error),
-            allowed="a parameter of the deployment, and ssm:GetParameter on it",
-            fix="deploy the fleet stack, or see the node's role and its route to SSM",
-        ) from error
-
-
-def node_parameter(name: str, region: str) -> str:
-    """Text of a parameter, asked once and briefly: a node's doctor waits for it.
-
-    Raises:
-        BadInput: it cannot be had.
-    """
-    from botocore.config import Config
-
-    brief = Config(connect_timeout=1.5, read_timeout=2, retries={"total_max_attempts": 1})
-    try:
-        return parameter_text(client("ssm", region, brief), name)
-    except BotoCoreError as error:
-        raise BadInput(
-            f"parameter {name} cannot be read",
-            got=str(error),
-            allowed="a region",
-            fix="see AWS_REGION in /etc/turnback/node.env",
-        ) from error

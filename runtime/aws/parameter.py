@@ -2,10 +2,14 @@
 
 from typing import Any
 
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from runtime.aws.clients import client
 from runtime.aws.patience import passes
 from runtime.errors import BadInput, StartFailed
+
+_BRIEF = Config(connect_timeout=1.5, read_timeout=2, retries={"total_max_attempts": 1})
 
 
 def parameter_text(ssm: Any, name: str) -> str:
@@ -33,6 +37,18 @@ def parameter_text(ssm: Any, name: str) -> str:
     except BotoCoreError as error:
         raise _no_answer(name, error) from error
     return text
+
+
+def brief_parameter_text(name: str, region: str) -> str:
+    """Text of a parameter, asked once and briefly: a node's doctor waits for it.
+
+    Raises:
+        BadInput, StartFailed: as of `parameter_text`, or there is no region.
+    """
+    try:
+        return parameter_text(client("ssm", region, _BRIEF), name)
+    except BotoCoreError as error:
+        raise _no_answer(name, error) from error
 
 
 def _no_answer(name: str, error: Exception) -> StartFailed:

@@ -43,7 +43,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
         assert (name, region) == ("/turnback/ours/decode", "us-west-2")
         return made.spec_text
 
-    monkeypatch.setattr("runtime.aws.fleet_doctor.node_parameter", parameter)
+    monkeypatch.setattr("runtime.aws.parameter.brief_parameter_text", parameter)
     return made
 
 
@@ -110,7 +110,7 @@ def test_parameter_that_cannot_be_read_is_a_finding(
     def refused(name: str, region: str) -> str:
         raise BadInput(f"parameter {name} cannot be read", got="denied", allowed="", fix="")
 
-    monkeypatch.setattr("runtime.aws.fleet_doctor.node_parameter", refused)
+    monkeypatch.setattr("runtime.aws.parameter.brief_parameter_text", refused)
     told = json.loads(run("--json").stdout)
     statuses = {each["check"]: each["status"] for each in told["findings"]}
     assert statuses["spec"] == "fail"
