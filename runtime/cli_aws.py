@@ -27,7 +27,7 @@ CountOption = Annotated[
 ]
 _ROLLOUT_POLL_S = 10.0
 """Each look is a command on every machine."""
-_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
+COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
 
 def register(app: typer.Typer) -> None:
@@ -253,7 +253,7 @@ def preflight(
 
 
 def _preflight_json(name: str, findings: "Sequence[Finding]") -> dict[str, Any]:
-    counts = {status: sum(finding.status == status for finding in findings) for status in _COLOURS}
+    counts = {status: sum(finding.status == status for finding in findings) for status in COLOURS}
     return {
         "deployment": name,
         "counts": counts,
@@ -266,7 +266,7 @@ def _print_findings(name: str, findings: "Sequence[Finding]") -> None:
     for column in ("check", "subject", "", "evidence", "fix"):
         table.add_column(column, overflow="fold")
     for each in findings:
-        colour = _COLOURS[each.status]
+        colour = COLOURS[each.status]
         shown = f"[{colour}]{each.status}[/{colour}]"
         table.add_row(each.check, each.subject, shown, escape(each.evidence), escape(each.fix))
     Console().print(table)

@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from runtime.cli_aws import COLOURS, JsonOption, edge
 from runtime.contract.doctor import DoctorFinding, DoctorReport, Stage
-from runtime.errors import EXIT_INTERRUPTED, BadInput, StartFailed, TurnbackError
+from runtime.errors import BadInput, StartFailed
 
 if TYPE_CHECKING:
     from runtime.aws.fleet_doctor import NodeAnswer
     from runtime.launch.doctor.check import Facts
     from runtime.launch.machine import Machine
 
-_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
 _PROGRAMS = ("/opt/amazon/efa/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 """Beside PATH: where EFA's and the system's programs lie."""
 FAILED, UNANSWERED = 1, StartFailed.exit_code
@@ -55,7 +55,7 @@ def doctor(
         Path | None, typer.Option(help="Of a node: a NodeSpec in place of its parameter's.")
     ] = None,
     region: Annotated[str, typer.Option(help="Of a deployment; left out: the environment's.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Ask a node, or all nodes of a deployment, whether they can serve; tell why not."""
     given = {"--window-at": window_at, "--peer": peer, "--spec": spec}
@@ -76,7 +76,7 @@ def doctor(
 
 @contextmanager
 def _edge() -> Iterator[None]:
-    """Errors become messages and exit codes."""
+    """As of every command; where AWS does not let the nodes be asked, nothing is known of them."""
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,
@@ -85,33 +85,19 @@ def _edge() -> Iterator[None]:
         ProfileNotFound,
     )
 
-    try:
-        yield
-    except TurnbackError as error:
-        typer.echo(f"\nerror: {error}", err=True)
-        raise typer.Exit(error.exit_code) from None
-    except (NoRegionError, NoCredentialsError, ProfileNotFound) as error:
-        bad = BadInput(
-            "AWS cannot be asked",
-            got=str(error),
-            allowed="a region and credentials",
-            fix="give --region or set AWS_REGION; set credentials",
-        )
-        typer.echo(f"\nerror: {bad}", err=True)
-        raise typer.Exit(bad.exit_code) from None
-    except (BotoCoreError, ClientError) as error:
-        shown = StartFailed(
-            "AWS does not let the nodes be asked",
-            got=str(error),
-            allowed="ec2:DescribeInstances, ssm:SendCommand, ssm:GetCommandInvocation, "
-            "ssm:DescribeInstanceInformation, ssm:GetParameter",
-            fix="set credentials that may do this; ask again where AWS was late",
-        )
-        typer.echo(f"\nerror: {shown}", err=True)
-        raise typer.Exit(shown.exit_code) from None
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; nothing was changed", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    with edge("interrupted; nothing was changed"):
+        try:
+            yield
+        except (NoRegionError, NoCredentialsError, ProfileNotFound):
+            raise
+        except (BotoCoreError, ClientError) as error:
+            raise StartFailed(
+                "AWS does not let the nodes be asked",
+                got=str(error),
+                allowed="ec2:DescribeInstances, ssm:SendCommand, ssm:GetCommandInvocation, "
+                "ssm:DescribeInstanceInformation, ssm:GetParameter",
+                fix="set credentials that may do this; ask again where AWS was late",
+            ) from error
 
 
 def _refuse_of_node(flags: Sequence[str]) -> None:
@@ -248,7 +234,7 @@ def _fleet_json(
 
 
 def _shown(status: str) -> str:
-    return f"[{_COLOURS[status]}]{status}[/{_COLOURS[status]}]"
+    return f"[{COLOURS[status]}]{status}[/{COLOURS[status]}]"
 
 
 def _table(title: str, *columns: str) -> Table:
