@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from runtime.contract.model import MODELS, model_bucket_parameter
+from runtime.contract.status import ENGINE_PYTHON
 from runtime.errors import EXIT_INTERRUPTED, BadInput, TurnbackError
 from runtime.launch.boot.address import metadata_text
-from runtime.launch.boot.boot import ENGINE_PYTHON, Node, Say, Sources
+from runtime.launch.boot.boot import Node, Say, Sources
 from runtime.launch.boot.boot import serve as serve_node
 from runtime.launch.boot.journal import Journal, notify
 from runtime.launch.command import engine_command

@@ -80,5 +80,8 @@ def arguments_generation(text: str) -> str:
 KIT_PYTHON = "/opt/turnback/venv/bin/python"
 """On every machine of a deployment: an interpreter with this kit."""
 
+ENGINE_PYTHON = Path("/opt/turnback/venv-engine/bin/python")
+"""On every node: an interpreter with vLLM, nixl and this kit."""
+
 NODE_UNIT, ROUTER_UNIT = "turnback-node.service", "turnback-router.service"
 """What systemd runs: the engine, which the image brings, and the router."""

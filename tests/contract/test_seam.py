@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from runtime.contract.node import NodeSpec
+from runtime.contract.status import ENGINE_PYTHON
 from runtime.launch.command import engine_command
 from tests.infra.synth import golden, raw_settings, synth
 
@@ -14,7 +15,7 @@ def test_settings_reach_the_engine(role: str, tmp_path: Path) -> None:
     """deployment.toml -> template -> SSM value -> NodeSpec -> argv: the reviewed one."""
     text = synth(raw_settings(), tmp_path).spec_text(role)
     spec = NodeSpec.model_validate_json(text).at("10.20.0.7")
-    command = engine_command(spec, Path("/opt/turnback/venv-engine/bin/python"))
+    command = engine_command(spec, ENGINE_PYTHON)
     assert {"argv": [*command.argv], "env": {**command.env}} == golden(f"seam-{role}.json")
 
 

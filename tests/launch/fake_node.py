@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime.contract.node import NodeSpec
-from runtime.contract.status import BootReport, NodeStatus
+from runtime.contract.status import ENGINE_PYTHON, BootReport, NodeStatus
 from runtime.launch.command import engine_command
 from runtime.launch.machine import Machine
 
 ENGINE_PID = 4100
 WORKER_PID = 4200
 _PCI = "sys/devices/pci0000:00"
-_ENGINE_PYTHON = "opt/turnback/venv-engine/bin/python"
 VERBS_FOLDER = "usr/lib/x86_64-linux-gnu"
 _COUNTERS = ("unresponsive_remote_events", "rdma_read_wr_err", "reg_mr_err", "alloc_pd_err")
 SITE = "opt/turnback/venv-engine/lib/python3.12/site-packages"
@@ -190,7 +189,7 @@ class FakeNode:
             f"*create_backend*) echo 'nixl: a line of its log'; echo 'turnback {backend}';;\n"
             f'*importlib*) echo \'turnback {{"engine": "{engine}", "nixl": "1.5.2"}}\';;\n'
             "*) exit 64;;\nesac",
-            str(Path(_ENGINE_PYTHON).parent),
+            str(ENGINE_PYTHON.parent.relative_to("/")),
         )
 
     def units(self, *, memlock: str = "infinity", manager: str = "active") -> None:
@@ -302,7 +301,7 @@ class FakeNode:
         plugin: str = "libplugin_LIBFABRIC.so",
     ) -> None:
         """The API server and one worker in /proc, started from the spec but for the changes."""
-        command = engine_command(self.spec().at("10.0.0.10"), Path(f"/{_ENGINE_PYTHON}"))
+        command = engine_command(self.spec().at("10.0.0.10"), ENGINE_PYTHON)
         words, variables = argv or command.argv, {**command.env, **(env or {})}
         pairs = [f"{name}={value}" for name, value in variables.items() if value]
         for pid, parent in ((ENGINE_PID, 1), (WORKER_PID, ENGINE_PID)):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runtime.contract.model import MODELS
 from runtime.contract.node import OWN_ADDRESS, NodeSpec
+from runtime.contract.status import ENGINE_PYTHON
 from runtime.errors import StartFailed, TurnbackError
 from runtime.launch.boot import steps
 from runtime.launch.boot.address import private_address
@@ -17,7 +18,6 @@ from runtime.launch.boot.journal import Journal
 from runtime.launch.command import Command, engine_command
 from runtime.launch.machine import Machine
 
-ENGINE_PYTHON = Path("/opt/turnback/venv-engine/bin/python")
 DEVICE_WAIT_S = 180.0
 """P5en's EFA devices come up late."""
 

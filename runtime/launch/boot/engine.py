@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from runtime.contract.node import DRAIN_S, NodeSpec
-from runtime.contract.status import STATUS_FILE, NodeStatus
+from runtime.contract.status import NODE_UNIT, STATUS_FILE, NodeStatus
 from runtime.errors import EngineDied, StartFailed, TurnbackError
 from runtime.launch.boot.journal import Journal, notify, one_line
 from runtime.launch.command import Command
@@ -216,5 +216,5 @@ def _crash_loop(ends: int, within_s: float, last: TurnbackError) -> EngineDied:
         got=f"last: {last.what}: {last.got}",
         allowed="an engine that stays up",
         fix=f"read {LOGS}, run turnback doctor, mend what they name, then "
-        "systemctl restart turnback-node",
+        f"systemctl restart {NODE_UNIT}",
     )

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from runtime.contract.explain import explain
 from runtime.contract.image import IMAGE_FILE, ImageFile
 from runtime.contract.node import ImageSpec, NodeSpec, TransportSpec
+from runtime.contract.status import NODE_UNIT
 from runtime.errors import BadInput, StartFailed, TurnbackError
 from runtime.launch.machine import Machine
 
@@ -166,5 +167,5 @@ def explained(step: str, error: OSError) -> TurnbackError:
         f"the system refuses a file in step {step}",
         got=f"{error.filename or ''} {error.strerror or error}".strip(),
         allowed="files that can be read and written, with room on the disk",
-        fix="mend what the system names, then systemctl restart turnback-node",
+        fix=f"mend what the system names, then systemctl restart {NODE_UNIT}",
     )

@@ -14,7 +14,6 @@ from runtime.contract.node import NodeSpec
 from runtime.contract.status import BootReport, NodeStatus
 from runtime.launch.machine import Machine, Ran
 
-ENGINE_PYTHON = Path("/opt/turnback/venv-engine/bin/python")
 T = TypeVar("T")
 
 

@@ -3,6 +3,7 @@
 from typing import get_args
 
 from runtime.contract.doctor import Stage
+from runtime.contract.status import NODE_UNIT
 from runtime.launch.doctor import efa, engine, gpu, host, libraries, traffic
 from runtime.launch.doctor.check import Check
 
@@ -14,7 +15,7 @@ _EFA = "install the EFA userspace: `turnback image build`"
 _GPU = "see `dmesg | grep -i -e nvrm -e xid`; reboot, or replace the node"
 _HOST = "see the node's journal"
 _IMAGE = "the engine environment is not whole: `turnback image build`"
-_ENGINE = "journalctl -u turnback-node.service"
+_ENGINE = f"journalctl -u {NODE_UNIT}"
 
 CHECKS: tuple[Check, ...] = (
     Check("image-file", "the image fits the spec", _ALL, 1, host.image_file, _HOST),

@@ -4,8 +4,9 @@ import json
 import re
 from collections.abc import Mapping
 
+from runtime.contract.status import ENGINE_PYTHON, NODE_UNIT
 from runtime.launch.doctor import parse
-from runtime.launch.doctor.check import ENGINE_PYTHON, Finding, Look, failed, passed, warned
+from runtime.launch.doctor.check import Finding, Look, failed, passed, warned
 from runtime.launch.node_report import get_text
 
 EFA_LIBRARIES = "/opt/amazon/efa/"
@@ -217,7 +218,7 @@ def vllm(look: Look) -> Finding:
     running = running_version(get_text(status.url, "/version", look.left_s))
     if running and running != found:
         return failed(
-            f"vLLM {running} runs, {found} is installed", "systemctl restart turnback-node"
+            f"vLLM {running} runs, {found} is installed", f"systemctl restart {NODE_UNIT}"
         )
     return passed(f"vLLM {found} runs" if running else f"vLLM {found}; /version does not answer")
 
