@@ -14,7 +14,7 @@ import typer
 from runtime.contract.model import MODELS, model_bucket_parameter
 from runtime.contract.status import ENGINE_PYTHON
 from runtime.errors import EXIT_INTERRUPTED, BadInput, TurnbackError
-from runtime.launch.boot.address import metadata_text
+from runtime.launch.boot.address import instance_id
 from runtime.launch.boot.boot import Node, Say, Sources
 from runtime.launch.boot.boot import serve as serve_node
 from runtime.launch.boot.journal import Journal, notify
@@ -82,7 +82,7 @@ def aws_sources(deployment: str, parameter: str) -> Sources:
         from runtime.aws.clients import client
         from runtime.aws.draining import tag_draining
 
-        tag_draining(client("ec2"), metadata_text("instance-id") or "this instance")
+        tag_draining(client("ec2"), instance_id())
 
     return Sources(spec_text, sync, tag)
 

@@ -1,4 +1,4 @@
-"""The node's own private address, where peers reach its engine and its side channel."""
+"""The node's own private address, where peers reach its engine and its side channel; its id."""
 
 import contextlib
 import http.client
@@ -31,6 +31,23 @@ def private_address(metadata: str = METADATA_HOST, port: int = 80) -> str:
         got=f"no local-ipv4 from {metadata}, and no route",
         allowed="instance metadata (IMDSv2), or an interface with an IPv4 address",
         fix="switch the instance's metadata service on, or mend its network",
+    )
+
+
+def instance_id(metadata: str = METADATA_HOST, port: int = 80) -> str:
+    """The instance's id, by which it tags itself.
+
+    Raises:
+        StartFailed: the metadata service does not tell it.
+    """
+    told = metadata_text("instance-id", metadata, port)
+    if told:
+        return told
+    raise StartFailed(
+        "the instance's id is not known",
+        got=f"no instance-id from {metadata}",
+        allowed="instance metadata (IMDSv2)",
+        fix="switch the instance's metadata service on",
     )
 
 

@@ -1,4 +1,4 @@
-"""The node's own address."""
+"""The node's own address and id."""
 
 import http.server
 import threading
@@ -8,7 +8,7 @@ import pytest
 
 from runtime.errors import StartFailed
 from runtime.launch.boot import address
-from runtime.launch.boot.address import metadata_text, private_address
+from runtime.launch.boot.address import instance_id, metadata_text, private_address
 from runtime.local.checks import free_ports
 
 
@@ -24,6 +24,8 @@ class _Metadata(http.server.BaseHTTPRequestHandler):
             self._answer(401, "")
         elif self.path == "/latest/meta-data/local-ipv4":
             self._answer(200, "10.20.3.4")
+        elif self.path == "/latest/meta-data/instance-id":
+            self._answer(200, "i-0a1b")
         else:
             self._answer(404, "")
 
@@ -52,7 +54,15 @@ def port() -> Iterator[int]:
 def test_metadata_tell_the_address(port: int) -> None:
     """By a token, as instances of this kit want it."""
     assert private_address("127.0.0.1", port) == "10.20.3.4"
-    assert metadata_text("instance-id", "127.0.0.1", port) is None
+    assert metadata_text("spot", "127.0.0.1", port) is None
+
+
+def test_metadata_tell_the_id(port: int) -> None:
+    """Without them nothing else is tagged in its place."""
+    assert instance_id("127.0.0.1", port) == "i-0a1b"
+    (closed,) = free_ports(1)
+    with pytest.raises(StartFailed, match="id is not known"):
+        instance_id("127.0.0.1", closed)
 
 
 def test_without_metadata_it_is_the_address_of_the_way_out() -> None:
