@@ -108,8 +108,8 @@ def _is_staged(s3: Any, bucket: str, name: str, manifest: ModelManifest) -> bool
         f"another model is staged as {name}",
         got=f"files that differ: {', '.join(sorted(_differing(there, manifest))[:5])}",
         allowed="the same files: nodes take a revision that they have for what was staged first",
-        fix="give it another --revision and set model.revision; or remove the first one with "
-        f"aws s3 rm --recursive s3://{bucket}/{model_prefix(name)}",
+        fix="give it another revision (--model ID/REVISION) and set model.revision; or remove the "
+        f"first one with aws s3 rm --recursive s3://{bucket}/{model_prefix(name)}",
     )
 
 

@@ -77,6 +77,7 @@ def test_other_files_under_the_same_name_are_refused(model: Path) -> None:
     with pytest.raises(BadInput, match="another model is staged") as failure:
         stage_model(s3, BUCKET, NAME, model, lambda _line: None)
     assert "part-1" in failure.value.got
+    assert "--model ID/REVISION" in failure.value.fix
     assert seen == []
 
 
