@@ -149,9 +149,11 @@ def peers(look: Look) -> Finding:
         problems = [*pool.map(lambda peer: _unreached(peer, timeout_s), named)]
     silent = [each for each in problems if each]
     if silent:
+        ports = ", ".join(sorted({str(port) for _, port in named}))
         return failed(
             f"{len(silent)} of {len(named)} peers: {'; '.join(silent)}",
-            "the node security group must let its own members reach 5600; see the peer's `ports`",
+            f"the node security group must let its own members reach {ports}; see the peer's "
+            "`ports`",
         )
     return passed(f"{len(named)} peers answer")
 
