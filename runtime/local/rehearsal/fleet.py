@@ -39,6 +39,8 @@ from runtime.local.rehearsal.swaps import local_arguments
 _RESTART_S = 400.0
 _LOOK_S = 0.2
 _KV_CACHE_GIB = 2
+OWN_PART_S = 5.0
+"""Longest that boot takes for itself, on a machine with devices and model."""
 
 
 class _Stopped(Exception):
@@ -178,17 +180,17 @@ class LocalFleet:
         """How the boots of both nodes went.
 
         Raises:
-            StartFailed: one serves, and does not say so.
+            StartFailed: one serves, and does not say so, or took too long for it.
         """
         told = []
         for role in ENGINE_ROLES:
             report, log = self.boot_report(role), self.logs(role).read_text("utf-8")
             own = re.search(r"own part took ([\d.]+) s", log)
-            if report.state != "serving" or own is None:
+            if report.state != "serving" or own is None or float(own[1]) > OWN_PART_S:
                 raise StartFailed(
-                    f"the {role} node does not say of itself that it serves",
-                    got=report.model_dump_json(),
-                    allowed='"state": "serving", and a line with the time that boot took',
+                    f"the {role} node does not say of itself that it serves, after a quick boot",
+                    got=f"{report.model_dump_json()}, {own[0] if own else 'no time'}",
+                    allowed=f'"state": "serving", and at most {OWN_PART_S:g} s of boot\'s own',
                     fix=f"read {self.logs(role)}",
                 )
             told.append(f"{role}'s own part of boot took {own[1]} s")

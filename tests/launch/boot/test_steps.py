@@ -19,6 +19,10 @@ from runtime.launch.boot.steps import (
 )
 from runtime.launch.machine import Machine
 from tests.launch.boot.node import KIT, spec, tree
+from tests.launch.engine_double import EngineDouble
+from tests.launch.fake_node import FakeNode, Kind
+from tests.launch.faults import FAULTS, Fault
+from tests.launch.nodes import P5EN, P6_B300, good_node
 
 SPEC = spec(8000)
 WANTED = ImageSpec(engine_version="0.33")
@@ -166,3 +170,29 @@ def test_folder_without_a_model_is_refused(machine: Machine) -> None:
     machine.at(SPEC.serving.model / "config.json").unlink()
     with pytest.raises(StartFailed, match="no model to serve"):
         check_model(machine, SPEC)
+
+
+def refuse_what_does_not_fit(node: FakeNode) -> None:
+    """The steps from the spec to the devices, on a node as doctor is given it."""
+    wanted = read_spec(node.spec_text, "parameter x")
+    check_image(node.machine, wanted.image)
+    wait_for_devices(node.machine, wanted.transport, lambda _line: None, wait_s=0)
+
+
+@pytest.mark.parametrize("kind", [P5EN, P6_B300], ids=lambda kind: kind.instance)
+def test_nodes_that_doctor_calls_good_boot(kind: Kind, tmp_path: Path) -> None:
+    """Both read the same tree."""
+    refuse_what_does_not_fit(good_node(tmp_path, kind))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [each for each in FAULTS if each.check in ("image-file", "spec", "efa-devices")],
+    ids=lambda fault: fault.name,
+)
+def test_broken_nodes_of_doctor_do_not_boot(fault: Fault, tmp_path: Path) -> None:
+    """What doctor fails of a boot's own steps, boot refuses."""
+    node = good_node(tmp_path)
+    fault.breaks(node, EngineDouble())
+    with pytest.raises((BadInput, StartFailed)):
+        refuse_what_does_not_fit(node)
