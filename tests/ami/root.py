@@ -1,7 +1,6 @@
 """A Debian root in which steps run as on a build instance, with what only EC2 has played.
 
-Debian 13: of the releases that its package registry has, the one whose systemd and glibc are
-no older than those of Ubuntu 24.04, whose registry is another.
+Debian 13, which stands for Ubuntu 24.04: its systemd and glibc are no older.
 """
 
 import os

@@ -46,7 +46,7 @@ def test_step_can_be_run_again(line: str, machine: Machine) -> None:
 
 
 def test_update_reaches_the_release(machine: Machine) -> None:
-    """apt has spoken to its registry."""
+    """apt has read its lists of packages."""
     assert "upgraded" in machine.said["10-kernel-update.sh"]
 
 

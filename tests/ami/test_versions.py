@@ -130,7 +130,10 @@ def test_settings_take_the_images_engine_by_default() -> None:
     [
         (r"EFA installer (\d+\.\d+\.\d+)", "efa", "installer"),
         (r"libfabric (\d[\w.]*amzn[\w.]*)", "efa", "libfabric"),
+        (r"rdma-core (\d[\d.]*\d)", "efa", "rdma_core"),
         (r"kernel module (\d[\d.]*\d)", "efa", "kernel_module"),
+        (r"Ubuntu (\d\d\.\d\d)", "base", "ubuntu"),
+        (r"the image has (\d+\.\d+)", "python", "version"),
         (r"at least (\d+) and \d", "nvidia", "driver_at_least"),
         (r"at least \d+ and (\d[\d.]*\d), the open", "gdrcopy", "version_at_least"),
         (r"nixl-cu\d+ (\d+\.\d+\.\d+)", "nixl", "version"),
