@@ -1,11 +1,12 @@
 """`turnback image`: build the machine images."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runtime.cli_aws import JsonOption, edge, teller
+from runtime.contract.image import ImageKind
 
 if TYPE_CHECKING:
     from runtime.aws.image_build import ImageBuild
@@ -22,9 +23,7 @@ def register(app: typer.Typer) -> None:
 def build(
     name: Annotated[str, typer.Argument(help="The deployment.")],
     *,
-    kind: Annotated[
-        Literal["node", "router"], typer.Option(help="Of GPU nodes, or of routers.")
-    ] = "node",
+    kind: Annotated[ImageKind, typer.Option(help="Of GPU nodes, or of routers.")] = "node",
     wait: Annotated[bool, typer.Option("--wait", help="Until there is an AMI.")] = False,
     timeout_s: Annotated[int, typer.Option(min=1, help="Longest such wait.")] = 4 * 3600,
     region: Annotated[str, typer.Option(help="Left out: the environment's.")] = "",

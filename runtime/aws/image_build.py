@@ -5,12 +5,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from runtime.aws.patience import ask
+from runtime.contract.image import ImageKind
 from runtime.errors import BadInput, StartFailed
-
-ImageKind = Literal["node", "router"]
 
 _RUNNING = ("PENDING", "CREATING", "BUILDING", "TESTING", "DISTRIBUTING", "INTEGRATING")
 _POLL_S = 20.0

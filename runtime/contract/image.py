@@ -7,6 +7,9 @@ from pydantic import Field
 
 from runtime.contract.node import Frozen, ImageSpec
 
+ImageKind = Literal["node", "router"]
+"""GPU nodes, or routers on a plain CPU base."""
+
 IMAGE_FILE = Path("/etc/turnback/image.json")
 
 _VERSION = r"^\d+(\.\d+)*([.+-][\w.+-]+)?$"
@@ -17,8 +20,8 @@ class ImageFile(Frozen):
 
     format: Literal[1] = 1
     """Of the agreement between image and kit."""
-    kind: Literal["node", "router"]
-    """GPU nodes, or routers on a plain CPU base."""
+    kind: ImageKind
+    """For which machines."""
     built_at: str = Field(min_length=1)
     """UTC, ISO 8601."""
     python: str = Field(pattern=_VERSION)
