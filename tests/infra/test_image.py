@@ -16,9 +16,11 @@ from cfnlint.config import ManualArgs
 from ami.documents import KINDS, MOST_CHARACTERS, Kind
 from ami.versions import read_versions
 from cdk.app import build, build_image, committed_context, main
+from runtime.contract.deployment import RoleSettings
 from runtime.contract.instances import P5EN_REGIONS
 from runtime.contract.load import load_deployment
 from runtime.errors import BadInput, BadSettings
+from stacks.router import ROOT_VOLUME_GIB
 from tests.infra.conftest import Changed
 from tests.infra.synth import AMI, NOW, ROOT, Synth, raw_settings, text_of, wheel
 from tests.infra.test_rules import IGNORED
@@ -191,6 +193,16 @@ def test_recipes_are_of_their_bases(tmp_path: Path) -> None:
     assert "base-oss-nvidia-driver-gpu-ubuntu-24.04" in parents["node"]
     assert "canonical/ubuntu/server/24.04" in parents["router"]
     assert all(each.startswith("ssm:/aws/service/") for each in parents.values())
+
+
+def test_every_root_volume_holds_the_image(tmp_path: Path) -> None:
+    """EC2 refuses to start an instance on a volume that is smaller than its image."""
+    _, template = alone(tmp_path)
+    recipe = only(template, "ImageBuilder::ImageRecipe", "node")
+    size_gib = recipe["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
+    asked = RoleSettings.model_json_schema()["properties"]["root_volume_gib"]["minimum"]
+    assert size_gib == asked
+    assert size_gib <= ROOT_VOLUME_GIB
 
 
 def test_builds_run_where_the_settings_say(tmp_path: Path) -> None:
