@@ -1,5 +1,6 @@
 """The doctor of every node of a deployment, asked by SSM."""
 
+import contextlib
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -13,9 +14,10 @@ from runtime.aws.parameter import parameter_text
 from runtime.aws.run_command import Outcome, RunCommand
 from runtime.contract.doctor import DoctorReport, Stage
 from runtime.contract.node import NodeSpec
+from runtime.contract.status import BOOT_FILE, BootReport
 from runtime.errors import BadInput, TurnbackError
 
-DOCTOR = "/opt/turnback/venv/bin/turnback doctor --json"
+_TURNBACK = "/opt/turnback/venv/bin/turnback"
 _RUN_S = 60
 """Beside the window; the doctor's own time-outs end it well before."""
 _DELIVERY_S = 20.0
@@ -100,14 +102,18 @@ def ask_fleet(
 
 
 def doctor_command(question: Question, peers: Sequence[str], now_unix_s: float) -> str:
-    """What each node runs; it leaves itself out of the peers."""
+    """What each node runs; it leaves itself out of the peers.
+
+    A node whose kit could not be installed has no doctor: user data has left the reason.
+    """
     words = [each for peer in peers for each in ("--peer", peer)]
     if question.stage is not None:
         words += ["--stage", question.stage]
     if question.window_s is not None:
         begin = now_unix_s + _DELIVERY_S
         words += ["--window-s", f"{question.window_s:g}", "--window-at", f"{begin:.0f}"]
-    return shlex.join([*DOCTOR.split(), *words])
+    asked = shlex.join([_TURNBACK, "doctor", "--json", *words])
+    return f"if [ -x {_TURNBACK} ]; then {asked}; else cat {BOOT_FILE}; fi"
 
 
 def answer_of(node: Machine, outcome: Outcome | None) -> NodeAnswer:
@@ -125,6 +131,9 @@ def answer_of(node: Machine, outcome: Outcome | None) -> NodeAnswer:
 def _misread(outcome: Outcome, error: ValidationError) -> str:
     if not outcome.output:
         return outcome.problem or "it says nothing"
+    with contextlib.suppress(ValidationError):
+        boot = BootReport.model_validate_json(outcome.output)
+        return f"it has no kit: {boot.what}; got: {boot.got}; fix: {boot.fix}"
     if error.errors()[0]["loc"] == ("format",):
         return "its doctor's answer is of another kit's form: turnback rollout brings it up to date"
     return f"an answer of another form: {outcome.output[:120]!r} {outcome.problem}".strip()

@@ -16,9 +16,18 @@ from runtime.aws.fleet_doctor import NodeAnswer, Question, ask_fleet, doctor_com
 from runtime.aws.run_command import RunCommand
 from runtime.cli import app
 from runtime.contract.doctor import DoctorFinding, DoctorReport, NodeFacts, TrafficReading
+from runtime.contract.status import BOOT_FILE, BootReport
 from tests.aws.rollout.account import Account, denied
 
 _GIB = 2**30
+_NO_KIT = BootReport(
+    state="failed",
+    step="kit",
+    since_unix_s=1.0,
+    what="the wheel cannot be fetched",
+    got="s3://kit",
+    fix="look at the route",
+)
 
 
 def report(status: str = "pass", *, read: int = 0, sent: int = 0, **facts: Any) -> DoctorReport:
@@ -111,11 +120,21 @@ def test_good_fleet_is_one_table(fleet: Fleet) -> None:
     assert "2 nodes agree" in result.stdout
 
 
+def doctors_words(command: str) -> list[str]:
+    """Where there is a doctor; else the node's boot tells why there is none."""
+    there, _, rest = command.partition("; then ")
+    asked, _, absent = rest.partition("; else ")
+    words = shlex.split(asked)
+    assert there == f"if [ -x {words[0]} ]"
+    assert absent == f"cat {BOOT_FILE}; fi"
+    return words
+
+
 def test_nodes_get_each_others_side_channels(fleet: Fleet) -> None:
     """By address and the parameter's port; of a node's own it takes no notice."""
     assert fleet.run("--stage", "live").exit_code == 0
     (command,) = fleet.commands
-    words = shlex.split(command)
+    words = doctors_words(command)
     assert words[:3] == ["/opt/turnback/venv/bin/turnback", "doctor", "--json"]
     assert words[-2:] == ["--stage", "live"]
     peers = [words[at + 1] for at, word in enumerate(words) if word == "--peer"]
@@ -130,7 +149,7 @@ def test_nodes_get_each_others_side_channels(fleet: Fleet) -> None:
 
 def test_window_is_the_same_on_all_nodes() -> None:
     """It begins when the command has reached them all."""
-    words = shlex.split(doctor_command(Question("live", 30.0), [], 1000.0))
+    words = doctors_words(doctor_command(Question("live", 30.0), [], 1000.0))
     assert words[3:] == ["--stage", "live", "--window-s", "30", "--window-at", "1020"]
 
 
@@ -217,6 +236,10 @@ def test_different_nodes_are_told_by_what_differs(fleet: Fleet) -> None:
         (
             {"Status": "Failed", "ResponseCode": 2, "StandardErrorContent": "No such command"},
             "Failed, exit code 2: No such command",
+        ),
+        (
+            invocation(_NO_KIT.model_dump_json()),
+            "it has no kit: the wheel cannot be fetched; got: s3://kit; fix: look at the route",
         ),
         ({"Status": "TimedOut", "ResponseCode": -1}, "TimedOut, exit code -1"),
         ({"Status": "InProgress"}, "InProgress when time was up"),
