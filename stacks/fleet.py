@@ -80,27 +80,6 @@ class FleetStack(Stack):
         scope = Construct(self, role.capitalize())
         parameter = node_spec_name(name, role)
         NodeSpecParameter(scope, "Spec", deployment=name, spec=self._specs.of(role))
-        allowed = InstanceRole(
-            *(scope, "Instance"),
-            parameter_names=[parameter, self._network.models.parameter_name],
-            statements=[
-                self._kit.may_be_read(),
-                self._network.models.may_be_read(self._settings.model.path),
-                *([self._may_drain(role)] if isinstance(nodes.capacity, CapacityBlock) else ()),
-            ],
-        )
-        if isinstance(nodes.capacity, CapacityBlock):
-            acknowledge(
-                allowed.role,
-                f"IAM5[Resource::arn:{self.partition}:ec2:{self.region}:<AWS::AccountId>:instance/*]",
-                "A node tags itself before the block ends; its id is not known before it starts, "
-                "and only nodes of its deployment and role are taken.",
-            )
-        acknowledge(
-            allowed.role,
-            self._network.models.finding(self._settings.model.path),
-            "A node reads every file of its model and revision, whose names nobody knows here.",
-        )
         groups, tags = self._network.groups, instance_tags(self._settings, role)
         template = LaunchTemplate(
             *(scope, "Template"),
@@ -111,7 +90,7 @@ class FleetStack(Stack):
             address_group=groups.nodes,
             efa_group=groups.efa,
             user_data=self._kit.user_data(role, parameter),
-            role=allowed.role,
+            role=self._instance_role(scope, role, parameter),
             root_volume_gib=nodes.root_volume_gib,
             tags=tags,
             capacity=nodes.capacity,
@@ -133,6 +112,32 @@ class FleetStack(Stack):
             group_tags={"turnback:count": str(nodes.count)},
         )
         group.end_before(nodes.capacity, self._now)
+
+    def _instance_role(self, scope: Construct, role: Role, parameter: str) -> iam.Role:
+        """What a role's nodes may do."""
+        capacity = self._settings.role(role).capacity
+        allowed = InstanceRole(
+            *(scope, "Instance"),
+            parameter_names=[parameter, self._network.models.parameter_name],
+            statements=[
+                self._kit.may_be_read(),
+                self._network.models.may_be_read(self._settings.model.path),
+                *([self._may_drain(role)] if isinstance(capacity, CapacityBlock) else ()),
+            ],
+        )
+        if isinstance(capacity, CapacityBlock):
+            acknowledge(
+                allowed.role,
+                f"IAM5[Resource::arn:{self.partition}:ec2:{self.region}:<AWS::AccountId>:instance/*]",
+                "A node tags itself before the block ends; its id is not known before it starts, "
+                "and only nodes of its deployment and role are taken.",
+            )
+        acknowledge(
+            allowed.role,
+            self._network.models.finding(self._settings.model.path),
+            "A node reads every file of its model and revision, whose names nobody knows here.",
+        )
+        return allowed.role
 
     def _may_drain(self, role: Role) -> iam.PolicyStatement:
         """Nodes of a Capacity Block tell routers of its end; only a role's own may be tagged."""
