@@ -10,7 +10,7 @@ from pathlib import Path
 from runtime.contract.model import MODELS
 from runtime.contract.node import OWN_ADDRESS, NodeSpec
 from runtime.contract.status import ENGINE_PYTHON
-from runtime.errors import StartFailed, TurnbackError
+from runtime.errors import TurnbackError
 from runtime.launch.boot import steps
 from runtime.launch.boot.address import private_address
 from runtime.launch.boot.engine import Engine, Pace
@@ -167,6 +167,10 @@ class _Boot:
             self.waited_s += time.monotonic() - began_s
 
 
+class _Stopped(Exception):
+    """Nobody waits for this thread any more."""
+
+
 def _sleep(stop: threading.Event, seconds: float) -> None:
     if stop.wait(seconds):
-        raise StartFailed("stopped", got="a signal", allowed="-", fix="-")
+        raise _Stopped
