@@ -25,14 +25,22 @@ def wait_efa(sys: Path, limit_s: int = 0) -> str:
 
 
 def tree(sys: Path, functions: int, devices: int) -> None:
-    """EFA functions on the bus beside an ENA one, and those that have come up."""
+    """EFA functions on the bus beside an ENA one, and those that have come up beside an mlx5."""
     for number in range(functions + 1):
         folder = sys / "bus" / "pci" / "devices" / f"0000:{number:02x}:00.0"
         folder.mkdir(parents=True)
         (folder / "vendor").write_text("0x1d0f\n")
         (folder / "device").write_text("0xec20\n" if number == functions else "0xefa3\n")
+    come_up(sys, "mlx5_0", "mlx5_core")
     for number in range(devices):
-        (sys / "class" / "infiniband" / f"rdmap{number}s0").mkdir(parents=True)
+        come_up(sys, f"rdmap{number}s0")
+
+
+def come_up(sys: Path, name: str, driver: str = "efa") -> None:
+    """A verbs device."""
+    device = sys / "class" / "infiniband" / name / "device"
+    device.mkdir(parents=True)
+    (device / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
 
 
 @pytest.mark.parametrize(("functions", "devices"), [(16, 16), (16, 15), (0, 0)])
@@ -53,7 +61,7 @@ def test_wait_ends_when_the_last_comes_up(tmp_path: Path) -> None:
     )
     with pytest.raises(subprocess.TimeoutExpired):
         waiting.wait(0.7)
-    (tmp_path / "class" / "infiniband" / "rdmap1s0").mkdir()
+    come_up(tmp_path, "rdmap1s0")
     said, _ = waiting.communicate(timeout=10)
     assert "EFA: 2 of 2 devices" in said
 
