@@ -183,6 +183,23 @@ def test_disk_that_fills_up_is_told(
     assert same_files(model, tmp_path / "node")
 
 
+def test_download_that_breaks_off_each_time_is_told(
+    s3: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """boto3 gives up with an error of another family; the next try continues."""
+
+    def cut(_: object) -> None:
+        raise ConnectionResetError("cut short")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("s3transfer.download.DownloadChunkIterator.__next__", cut)
+        with pytest.raises(StartFailed, match="S3 does not answer") as failure:
+            sync(s3, tmp_path / "node")
+    assert "cut short" in failure.value.got
+    sync(s3, tmp_path / "node")
+    assert same_files(model, tmp_path / "node")
+
+
 def test_no_route_is_told(tmp_path: Path) -> None:
     """Nobody listens there."""
     (port,) = free_ports(1)
