@@ -241,6 +241,12 @@ def test_no_answer_for_the_parameter(rig: Rig) -> None:
     assert "AWS does not answer" in rig.failed_at("spec", done, 3)
 
 
+def test_region_that_is_none(rig: Rig) -> None:
+    """boto3 refuses before it asks anybody: told as any other failure."""
+    done = rig.run({"AWS_REGION": "us west"})
+    assert "us west" in rig.failed_at("spec", done, 3)
+
+
 def test_stage_names_the_deployed_model(rig: Rig) -> None:
     """The command: bucket and model come from the deployment's parameters."""
     (rig.source / "extra.txt").write_text("more", "utf-8")
