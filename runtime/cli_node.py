@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
@@ -19,6 +20,9 @@ from runtime.launch.boot.boot import serve as serve_node
 from runtime.launch.boot.journal import Journal, notify
 from runtime.launch.command import engine_command
 from runtime.launch.machine import Machine
+
+_MODEL = re.compile(r"\w[\w.-]*(/\w[\w.-]*){2}")
+"""As `model.id` and `model.revision` of the settings: nodes ask for no other."""
 
 model_app = typer.Typer(help="Models of a deployment.", no_args_is_help=True)
 
@@ -166,6 +170,13 @@ def stage_deployed(
     from runtime.aws.models.stage import stage_model
     from runtime.aws.parameter import parameter_text
 
+    if model and not _MODEL.fullmatch(model):
+        raise BadInput(
+            "this is no name of a model",
+            got=model,
+            allowed="ID/REVISION, such as Qwen/Qwen3-32B/9216db5",
+            fix="give another --model, or none for the one that is deployed",
+        )
     ssm = client("ssm", region)
     bucket = parameter_text(ssm, model_bucket_parameter(name))
     named = model or _deployed_model(parameter_text(ssm, f"/turnback/{name}/decode"))

@@ -152,6 +152,16 @@ def test_manifest_cannot_lead_out_of_its_folder(path: str, s3: Any, tmp_path: Pa
         sync(s3, tmp_path / "node")
 
 
+@pytest.mark.parametrize("second", ["a", "a.part"])
+def test_manifest_names_no_file_twice(second: str, s3: Any, tmp_path: Path) -> None:
+    """Nor one that another is until it is whole: two threads would write it."""
+    file = '{"path": "%s", "size_bytes": 1, "sha256": "%s"}'
+    body = f'{{"files": [{file % ("a", "0" * 64)}, {file % (second, "1" * 64)}]}}'.encode()
+    s3.put_object(Bucket=BUCKET, Key=f"models/{NAME}/{MANIFEST}", Body=body)
+    with pytest.raises(BadInput, match="value"):
+        sync(s3, tmp_path / "node")
+
+
 def test_disk_that_is_too_small_is_told_before_a_byte_is_fetched(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
