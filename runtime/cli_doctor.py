@@ -80,8 +80,10 @@ def _edge() -> Iterator[None]:
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,
+        InvalidRegionError,
         NoCredentialsError,
         NoRegionError,
+        PartialCredentialsError,
         ProfileNotFound,
     )
 
@@ -90,7 +92,10 @@ def _edge() -> Iterator[None]:
     except TurnbackError as error:
         typer.echo(f"\nerror: {error}", err=True)
         raise typer.Exit(error.exit_code) from None
-    except (NoRegionError, NoCredentialsError, ProfileNotFound) as error:
+    except (
+        *(NoRegionError, InvalidRegionError, ProfileNotFound),
+        *(NoCredentialsError, PartialCredentialsError),
+    ) as error:
         bad = BadInput(
             "AWS cannot be asked",
             got=str(error),

@@ -15,6 +15,7 @@ import typer
 from runtime.contract.model import MODELS, model_bucket_parameter
 from runtime.errors import EXIT_INTERRUPTED, BadInput, TurnbackError
 from runtime.launch.boot.address import metadata_text
+from runtime.launch.boot.alone import alone
 from runtime.launch.boot.boot import ENGINE_PYTHON, Node, Say, Sources
 from runtime.launch.boot.boot import serve as serve_node
 from runtime.launch.boot.journal import Journal, notify
@@ -96,6 +97,16 @@ def run_node(node: Node, sources: Sources) -> int:
     Returns:
         The exit code: 0 also after SIGTERM, with which systemd stops a unit.
     """
+    try:
+        with alone(node.machine):
+            return _run_alone(node, sources)
+    except BadInput as error:  # told here alone: the node's files are the other's
+        line = f"turnback: {error.what}; got: {error.got}; fix: {error.fix}"
+        typer.echo(line, err=True)
+        return error.exit_code
+
+
+def _run_alone(node: Node, sources: Sources) -> int:
     journal, signals = Journal(node.machine), list[signal.Signals]()
 
     async def body() -> None:

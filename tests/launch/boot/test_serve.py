@@ -179,6 +179,21 @@ def test_restart_needs_no_bucket(rig: Rig) -> None:
         assert rig.is_serving()
 
 
+def test_second_serve_takes_nothing_from_the_first(rig: Rig) -> None:
+    """One by hand beside the unit: refused, and the node's files stay as they are."""
+    with rig.running() as process:
+        before = boot_file(rig.machine)
+        second = rig.run()
+        assert (second.returncode, process.poll()) == (2, None)
+        assert "another turnback serve runs" in second.stderr
+        assert boot_file(rig.machine) == before
+        assert status_file(rig.machine).exists()
+        process.terminate()
+        assert process.wait(20) == 0
+    with rig.running():
+        assert rig.is_serving()
+
+
 def test_missing_parameter(rig: Rig) -> None:
     """With its name."""
     client("ssm").delete_parameter(Name=PARAMETER)
