@@ -80,15 +80,20 @@ def _edge() -> Iterator[None]:
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,
+        InvalidRegionError,
         NoCredentialsError,
         NoRegionError,
+        PartialCredentialsError,
         ProfileNotFound,
     )
 
     with edge("interrupted; nothing was changed"):
         try:
             yield
-        except (NoRegionError, NoCredentialsError, ProfileNotFound):
+        except (
+            *(NoRegionError, InvalidRegionError, ProfileNotFound),
+            *(NoCredentialsError, PartialCredentialsError),
+        ):
             raise
         except (BotoCoreError, ClientError) as error:
             raise StartFailed(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
@@ -15,11 +16,15 @@ from runtime.contract.model import MODELS, model_bucket_parameter
 from runtime.contract.status import ENGINE_PYTHON
 from runtime.errors import EXIT_INTERRUPTED, BadInput, TurnbackError
 from runtime.launch.boot.address import instance_id
+from runtime.launch.boot.alone import alone
 from runtime.launch.boot.boot import Node, Say, Sources
 from runtime.launch.boot.boot import serve as serve_node
 from runtime.launch.boot.journal import Journal, notify
 from runtime.launch.command import engine_command
 from runtime.launch.machine import Machine
+
+_MODEL = re.compile(r"\w[\w.-]*(/\w[\w.-]*){2}")
+"""As `model.id` and `model.revision` of the settings: nodes ask for no other."""
 
 model_app = typer.Typer(help="Models of a deployment.", no_args_is_help=True)
 
@@ -93,6 +98,16 @@ def run_node(node: Node, sources: Sources) -> int:
     Returns:
         The exit code: 0 also after SIGTERM, with which systemd stops a unit.
     """
+    try:
+        with alone(node.machine):
+            return _run_alone(node, sources)
+    except BadInput as error:  # told here alone: the node's files are the other's
+        line = f"turnback: {error.what}; got: {error.got}; fix: {error.fix}"
+        typer.echo(line, err=True)
+        return error.exit_code
+
+
+def _run_alone(node: Node, sources: Sources) -> int:
     journal, signals = Journal(node.machine), list[signal.Signals]()
 
     async def body() -> None:
@@ -167,6 +182,13 @@ def stage_deployed(
     from runtime.aws.models.stage import stage_model
     from runtime.aws.parameter import parameter_text
 
+    if model and not _MODEL.fullmatch(model):
+        raise BadInput(
+            "this is no name of a model",
+            got=model,
+            allowed="ID/REVISION, such as Qwen/Qwen3-32B/9216db5",
+            fix="give another --model, or none for the one that is deployed",
+        )
     ssm = client("ssm", region)
     bucket = parameter_text(ssm, model_bucket_parameter(name))
     named = model or _deployed_model(parameter_text(ssm, f"/turnback/{name}/decode"))

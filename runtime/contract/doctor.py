@@ -17,10 +17,13 @@ MOST_CHARACTERS = 300
 
 
 def _shortened(text: object) -> object:
-    """One line, cut in its middle: the end of what a program says often has the reason."""
+    """One line, cut in its middle: the end of what a program says often has the reason.
+
+    What cannot be printed is a `?`: JSON needs six characters for it, and a terminal obeys it.
+    """
     if not isinstance(text, str):
         return text
-    line = " ".join(text.split())
+    line = "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
     half = MOST_CHARACTERS // 2 - 2
     return line if len(line) <= MOST_CHARACTERS else f"{line[:half]} .. {line[-half:]}"
 

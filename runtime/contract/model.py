@@ -1,9 +1,10 @@
 """A model's files: where they lie in a deployment's bucket and on its nodes."""
 
+from collections import Counter
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from runtime.contract.node import Frozen
 
@@ -11,6 +12,8 @@ MODELS = Path("/opt/turnback/models")
 """Folder of models on a node: MODELS / id / revision."""
 MANIFEST = "manifest.json"
 """Written last: what has none is not staged."""
+PART = ".part"
+"""A node's file has this ending until it is whole."""
 
 
 def _inside(path: str) -> str:
@@ -37,6 +40,18 @@ class ModelManifest(Frozen):
     """Of this file."""
     files: tuple[ModelFile, ...] = Field(min_length=1)
     """All of them."""
+
+    @model_validator(mode="after")
+    def _are_apart(self) -> Self:
+        """A node fetches files side by side: no two may write to one."""
+        paths = [each.path for each in self.files]
+        known = {*paths}
+        twice = {path for path in known if path + PART in known}
+        twice |= {path for path, count in Counter(paths).items() if count > 1}
+        if twice:
+            named = ", ".join(sorted(twice)[:5])
+            raise ValueError(f"files must be named once, and not again with {PART}: {named}")
+        return self
 
     @property
     def size_bytes(self) -> int:

@@ -1,11 +1,15 @@
 """Where facts about a machine are read: the real one, or a tree made for tests."""
 
+import contextlib
 import os
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 _LAST_BYTES = 64 * 1024
 
@@ -30,6 +34,35 @@ class Ran:
     def is_good(self) -> bool:
         """It ended with 0."""
         return self.code == 0
+
+
+class _Tail:
+    """Reads a program's stream to its end, and keeps the last bytes.
+
+    The reader is a thread of its own, since a child that has left the program's session may
+    hold the stream open for ever.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._kept = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with self._stream as stream:
+            while block := os.read(stream.fileno(), _LAST_BYTES):
+                self._kept = (self._kept + block)[-_LAST_BYTES:]
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the stream has ended."""
+        self._reader.join(max(0.0, timeout_s))
+        return not self._reader.is_alive()
+
+    @property
+    def text(self) -> str:
+        """What was kept."""
+        return self._kept.decode("utf-8", "replace").replace("\r\n", "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +108,22 @@ class Machine:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
                 start_new_session=True,
             )
         except OSError as error:
             return Ran(None, "", str(error), time.monotonic() - began_s)
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.communicate()
+        tails = [_Tail(stream) for stream in (process.stdout, process.stderr) if stream]
+        is_over = all(tail.wait(began_s + timeout_s - time.monotonic()) for tail in tails)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, began_s + timeout_s - time.monotonic()))
+        if not is_over or process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
             told = f"no end within {timeout_s:.1f} s"
             return Ran(None, "", told, time.monotonic() - began_s)
-        return Ran(
-            process.returncode,
-            out[-_LAST_BYTES:],
-            err[-_LAST_BYTES:],
-            time.monotonic() - began_s,
-        )
+        out, err = (tail.text for tail in tails)
+        return Ran(process.returncode, out, err, time.monotonic() - began_s)
 
     def efa_devices(self) -> list[str]:
         """Names of the verbs devices whose driver is EFA's.

@@ -163,6 +163,8 @@ def _give_downloads(root: Root) -> None:
 
 
 def keep_downloads(root: Root) -> None:
-    """What pip has fetched, for the next run."""
-    shutil.rmtree(DOWNLOADS, ignore_errors=True)
-    shutil.copytree(root.path / "root" / ".cache" / "pip", DOWNLOADS)
+    """What pip has fetched, for the next run; nothing where its index lies on this machine."""
+    fetched = root.path / "root" / ".cache" / "pip"
+    if fetched.exists():
+        shutil.rmtree(DOWNLOADS, ignore_errors=True)
+        shutil.copytree(fetched, DOWNLOADS)

@@ -306,6 +306,13 @@ def test_refusal_of_aws_exits_3(refusal: Callable[..., Any], said: str, fleet: F
     assert "ssm:SendCommand" in result.stderr
 
 
+def test_region_that_is_none_is_bad_input(account: None) -> None:
+    """And no refusal of AWS, which is never asked."""
+    result = CliRunner().invoke(app, ["doctor", "demo", "--region", "us west"])
+    assert result.exit_code == 2
+    assert "give --region" in result.stderr
+
+
 def test_no_region_is_bad_input(account: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was asked."""
     monkeypatch.delenv("AWS_REGION")

@@ -11,8 +11,9 @@ import pytest
 from botocore.exceptions import NoCredentialsError
 from typer.testing import CliRunner, Result
 
-from runtime.aws.image_build import ImageBuild, ImageKind, Pace, build_image
+from runtime.aws.image_build import ImageBuild, Pace, build_image
 from runtime.cli import app
+from runtime.contract.image import ImageKind
 from runtime.errors import BadInput
 from tests.aws.fleet import Clock, answering_too
 from tests.aws.stubs import AMI, Answer, answering

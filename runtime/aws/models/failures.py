@@ -5,10 +5,12 @@ from pathlib import Path
 
 from boto3.exceptions import Boto3Error
 from botocore.exceptions import BotoCoreError, ClientError
+from s3transfer.exceptions import RetriesExceededError, S3ValidationError
 
 from runtime.errors import BadInput, StartFailed, TurnbackError
 
-AwsErrors = (BotoCoreError, ClientError, Boto3Error)
+AwsErrors = (BotoCoreError, ClientError, Boto3Error, RetriesExceededError, S3ValidationError)
+"""boto3 translates s3transfer's own errors when it writes to a path, not to an open file."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -34,9 +36,13 @@ def not_staged(name: str, bucket: str, error: Exception) -> BadInput:
 
 def no_route(what: str, error: Exception) -> StartFailed:
     """No answer, or one that breaks off each time."""
+    if isinstance(error, RetriesExceededError):
+        got = f"given up after several tries, the last: {error.last_exception}"
+    else:
+        got = str(error)
     return StartFailed(
         f"S3 does not answer: {what}",
-        got=str(error),
+        got=got,
         allowed="a way to S3: the network's S3 gateway endpoint, NAT, or a proxy",
         fix="look at route table, security group and proxy; what is whole stays, start again",
     )

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import ClientError
+from pydantic import ValidationError
 
 from runtime.aws.models import failures
 from runtime.aws.models.sync import FILES_AT_ONCE, Progress, Say, read_manifest, sha256_of
+from runtime.contract.explain import explain
 from runtime.contract.model import MANIFEST, ModelFile, ModelManifest, model_prefix
 from runtime.errors import BadInput
 
@@ -23,7 +25,10 @@ def files_of(folder: Path) -> list[Path]:
     Raises:
         BadInput: it is no folder of a model.
     """
-    found = sorted(_walk(folder)) if folder.is_dir() else []
+    try:
+        found = sorted(_walk(folder, (folder.resolve(),))) if folder.is_dir() else []
+    except OSError as error:
+        raise _unread(folder, error) from error
     names = {path.relative_to(folder).as_posix() for path in found}
     if "config.json" not in names or MANIFEST in names:
         why = f"with a {MANIFEST}" if MANIFEST in names else "without config.json"
@@ -36,14 +41,31 @@ def files_of(folder: Path) -> list[Path]:
     return found
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    """Files below a folder; `above` are the folders that lead to it, and it."""
     for each in folder.iterdir():
         if each.name.startswith("."):
             continue
         if each.is_dir():
-            yield from _walk(each)
+            if (real := each.resolve()) in above:
+                raise BadInput(
+                    "this folder cannot be staged",
+                    got=f"{each} leads back to {real}",
+                    allowed="links to files, and to folders beside the model's",
+                    fix=f"remove the link {each}",
+                )
+            yield from _walk(each, (*above, real))
         elif each.is_file():
             yield each
+
+
+def _unread(folder: Path, error: OSError) -> BadInput:
+    return BadInput(
+        "the model cannot be read",
+        got=f"{error.filename or folder}: {error.strerror or error}",
+        allowed="files that can be read, and stay while they are staged",
+        fix="mend what the system names, then run it again: what is uploaded stays",
+    )
 
 
 def stage_model(s3: Any, bucket: str, name: str, folder: Path, say: Say) -> ModelManifest:
@@ -61,8 +83,8 @@ def stage_model(s3: Any, bucket: str, name: str, folder: Path, say: Say) -> Mode
         StartFailed: S3 does not answer.
     """
     paths, stop = files_of(folder), threading.Event()
-    sizes = [path.stat().st_size for path in paths]
     try:
+        sizes = [path.stat().st_size for path in paths]
         say(f"hashing {len(paths)} files, {failures.shown(sum(sizes))}")
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             digests = list(pool.map(lambda path: sha256_of(path, stop), paths))
@@ -83,6 +105,11 @@ def stage_model(s3: Any, bucket: str, name: str, folder: Path, say: Say) -> Mode
         )
     except failures.AwsErrors as error:
         raise _no_upload(bucket, error) from error
+    except OSError as error:
+        stop.set()
+        raise _unread(folder, error) from error
+    except ValidationError as error:
+        raise explain(error, str(folder)) from error
     except BaseException:  # also Ctrl-C: threads must not go on hashing
         stop.set()
         raise

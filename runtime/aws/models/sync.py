@@ -24,7 +24,7 @@ from runtime.aws.models import failures
 from runtime.aws.models.failures import Stopped, shown
 from runtime.aws.patience import passes
 from runtime.contract.explain import explain
-from runtime.contract.model import MANIFEST, ModelFile, ModelManifest, model_prefix
+from runtime.contract.model import MANIFEST, PART, ModelFile, ModelManifest, model_prefix
 from runtime.errors import TurnbackError
 
 MARK = ".turnback-complete.json"
@@ -225,7 +225,7 @@ class _Sync:
 
     def _part(self, file: ModelFile) -> Path:
         target = self.folder / file.path
-        return target.with_name(f"{target.name}.part")
+        return target.with_name(f"{target.name}{PART}")
 
     def _fetch(self, file: ModelFile, progress: Progress) -> None:
         part = self._part(file)

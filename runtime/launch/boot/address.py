@@ -59,6 +59,8 @@ def metadata_text(name: str, metadata: str = METADATA_HOST, port: int = 80) -> s
         connection.request("PUT", "/latest/api/token", headers=lifetime)
         reply = connection.getresponse()
         token = reply.read().decode("ascii", "replace").strip()
+        if reply.status != 200 or not (token.isascii() and token.isprintable()):
+            return None
         headers = {"X-aws-ec2-metadata-token": token}
         connection.request("GET", f"/latest/meta-data/{name}", headers=headers)
         reply = connection.getresponse()

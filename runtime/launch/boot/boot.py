@@ -87,6 +87,10 @@ async def serve(node: Node, sources: Sources, journal: Journal, own_s: Callable[
         failure = steps.explained(journal.report.step, error)
         journal.fail(failure)
         raise failure from error
+    except Exception as error:  # the unit's edge: whatever ends a boot, its file says so
+        broke = steps.broke(journal.report.step, error)
+        journal.fail(broke)
+        raise broke from error
 
 
 @dataclass

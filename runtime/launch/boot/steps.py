@@ -169,3 +169,13 @@ def explained(step: str, error: OSError) -> TurnbackError:
         allowed="files that can be read and written, with room on the disk",
         fix=f"mend what the system names, then systemctl restart {NODE_UNIT}",
     )
+
+
+def broke(step: str, error: Exception) -> TurnbackError:
+    """What no step expects."""
+    return StartFailed(
+        f"step {step} broke",
+        got=f"{type(error).__name__}: {error}",
+        allowed="a boot that ends with a reason",
+        fix="see what it names; where that is no fault of the node, report it with this text",
+    )

@@ -22,7 +22,7 @@ from runtime.launch.doctor.check import (
 from runtime.launch.doctor.checks import checks_of
 from runtime.launch.doctor.facts import SPEC_S
 from runtime.launch.doctor.libraries import EFA_PACKAGES
-from runtime.launch.doctor.traffic import LEAD_S, watch
+from runtime.launch.doctor.traffic import LEAD_S, MOST_AHEAD_S, watch
 
 GRACE_S = 1.0
 """For a check whose own time is up to say so."""
@@ -85,7 +85,7 @@ def extra_s(facts: Facts) -> float:
     if window is None:
         return 0.0
     ahead_s = max(0.0, window.at_unix_s - time.time()) if window.at_unix_s is not None else 0.0
-    return LEAD_S + window.length_s + ahead_s
+    return LEAD_S + window.length_s + ahead_s if ahead_s <= MOST_AHEAD_S else 0.0
 
 
 def _ask_all(facts: Facts, checks: Sequence[Check]) -> list[DoctorFinding]:

@@ -22,6 +22,8 @@ from runtime.launch.node_report import get_text
 
 LEAD_S = 1.0
 """Longer than a transfer takes."""
+MOST_AHEAD_S = 120.0
+"""Of a window's begin: a deployment's doctor names one 20 s ahead, by its own clock."""
 MOST_OVER = 0.25
 """Of vLLM's bytes: headers, transfers under way at the window's ends, NIXL's own messages."""
 LEAST_BYTES = 16 * 2**20
@@ -64,6 +66,10 @@ def watch(
         return File(problem=f"no engine runs: {facts.status.problem}")
     if window is None:
         return _reading(_nixl_bytes(status.url), 0, counters(facts.machine), {}, None)
+    ahead_s = 0.0 if window.at_unix_s is None else window.at_unix_s - now()
+    if ahead_s > MOST_AHEAD_S:
+        told = f"the window begins in {ahead_s:.0f} s, at most {MOST_AHEAD_S:.0f} s are waited for"
+        return File(problem=f"{told}: see `clock`")
     late_s = _wait(window, sleep, now)
     if late_s > 0:
         return File(problem=f"asked {late_s:.1f} s after the window's begin")

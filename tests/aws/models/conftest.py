@@ -1,5 +1,7 @@
 """An emulated account on loopback, and a model."""
 
+import gc
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,16 @@ from moto.server import ThreadedMotoServer
 from runtime.local.checks import free_ports
 from runtime.local.rehearsal import account
 from tests.aws.models.bucket import make_model
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_outlives_its_test() -> Iterator[None]:
+    """boto leaves those of a download that was given up to the collector, which would find
+    them in whatever test comes next."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """A folder into the bucket; the manifest last, and never two models of one name."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from runtime.aws.models.stage import stage_model
+from runtime.cli_node import stage_deployed
 from runtime.contract.model import MANIFEST, ModelManifest
 from runtime.errors import BadInput
 from tests.aws.models.bucket import BUCKET, NAME, staged
@@ -95,6 +98,43 @@ def test_folder_that_is_no_model_is_refused(what: str, model: Path) -> None:
         (model / MANIFEST).write_text("{}", "utf-8")
     with pytest.raises(BadInput, match="cannot be staged"):
         stage_model(None, BUCKET, NAME, folder, lambda _line: None)
+
+
+@pytest.mark.parametrize("name", ["config.json.part", os.fsdecode(b"bad\xff.bin"), "x" * 200])
+def test_name_that_no_node_could_take_is_refused(name: str, model: Path) -> None:
+    """Before anything is uploaded: a part of another file, no UTF-8, a path too long."""
+    folder = model / "/".join([name] * 3) if len(name) == 200 else model
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("x", "utf-8")
+    with pytest.raises(BadInput, match="cannot be"):
+        stage_model(None, BUCKET, NAME, model, lambda _line: None)
+
+
+def test_file_that_cannot_be_read_is_told(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its name, as bad input and no traceback."""
+
+    def refuse(path: Path, _stop: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("runtime.aws.models.stage.sha256_of", refuse)
+    with pytest.raises(BadInput, match="cannot be read") as failure:
+        stage_model(None, BUCKET, NAME, model, lambda _line: None)
+    assert "config.json: Permission denied" in failure.value.got
+
+
+def test_link_to_a_folder_above_is_refused(model: Path) -> None:
+    """Each turn of it would be a copy of the model."""
+    (model / "weights" / "again").symlink_to(model)
+    with pytest.raises(BadInput, match="cannot be staged") as failure:
+        stage_model(None, BUCKET, NAME, model, lambda _line: None)
+    assert "weights/again" in failure.value.got
+
+
+@pytest.mark.parametrize("name", ["../up/1", "org/model", "/org/model/1", "org/model/1/"])
+def test_name_that_no_deployment_has_is_refused(name: str, model: Path) -> None:
+    """Before AWS is asked: no node would ever take it."""
+    with pytest.raises(BadInput, match="no name of a model"):
+        stage_deployed("demo", model, lambda _line: None, name)
 
 
 def test_links_are_followed(model: Path, tmp_path: Path) -> None:

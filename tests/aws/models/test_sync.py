@@ -22,9 +22,6 @@ from runtime.local.rehearsal import account
 from tests.aws.models.bucket import BUCKET, NAME, keys_read, same_files, staged
 
 ROOT = Path(__file__).parents[3]
-# boto leaves the connections of a download that was given up to the collector, which then finds
-# them in whatever test comes next.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -152,6 +149,16 @@ def test_manifest_cannot_lead_out_of_its_folder(path: str, s3: Any, tmp_path: Pa
         sync(s3, tmp_path / "node")
 
 
+@pytest.mark.parametrize("second", ["a", "a.part"])
+def test_manifest_names_no_file_twice(second: str, s3: Any, tmp_path: Path) -> None:
+    """Nor one that another is until it is whole: two threads would write it."""
+    file = '{"path": "%s", "size_bytes": 1, "sha256": "%s"}'
+    body = f'{{"files": [{file % ("a", "0" * 64)}, {file % (second, "1" * 64)}]}}'.encode()
+    s3.put_object(Bucket=BUCKET, Key=f"models/{NAME}/{MANIFEST}", Body=body)
+    with pytest.raises(BadInput, match="value"):
+        sync(s3, tmp_path / "node")
+
+
 def test_disk_that_is_too_small_is_told_before_a_byte_is_fetched(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +186,23 @@ def test_disk_that_fills_up_is_told(
             sync(s3, tmp_path / "node")
     assert "No space left" in failure.value.got
     assert not list((tmp_path / "node").rglob("*.safetensors"))
+    sync(s3, tmp_path / "node")
+    assert same_files(model, tmp_path / "node")
+
+
+def test_download_that_breaks_off_each_time_is_told(
+    s3: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """boto3 gives up with an error of another family; the next try continues."""
+
+    def cut(_: object) -> None:
+        raise ConnectionResetError("cut short")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("s3transfer.download.DownloadChunkIterator.__next__", cut)
+        with pytest.raises(StartFailed, match="S3 does not answer") as failure:
+            sync(s3, tmp_path / "node")
+    assert "cut short" in failure.value.got
     sync(s3, tmp_path / "node")
     assert same_files(model, tmp_path / "node")
 

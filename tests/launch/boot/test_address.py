@@ -65,6 +65,17 @@ def test_metadata_tell_the_id(port: int) -> None:
         instance_id("127.0.0.1", closed)
 
 
+@pytest.mark.parametrize("code", [200, 403])
+def test_page_in_place_of_a_token_is_none(
+    code: int, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata that are switched off answer with several lines, which fit into no header."""
+    page = "<?xml?>\n<html>\n<h1>403 - Forbidden</h1>"
+    monkeypatch.setattr(_Metadata, "do_PUT", lambda self: self._answer(code, page))
+    assert metadata_text("local-ipv4", "127.0.0.1", port) is None
+    assert private_address("127.0.0.1", port) == "127.0.0.1"
+
+
 def test_without_metadata_it_is_the_address_of_the_way_out() -> None:
     """Nothing is sent for it."""
     (closed,) = free_ports(1)

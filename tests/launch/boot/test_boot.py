@@ -93,6 +93,10 @@ def _full(*_: Any) -> None:
     raise OSError(28, "No space left on device", "/opt/turnback/models/x")
 
 
+def _breaks(*_: Any) -> None:
+    raise ValueError("nobody expects this")
+
+
 @pytest.mark.parametrize(
     ("harm", "changes", "step", "error"),
     [
@@ -103,6 +107,7 @@ def _full(*_: Any) -> None:
         ("devices", {}, "transport", StartFailed),
         ("", {"sync_model": _fails}, "model", StartFailed),
         ("", {"sync_model": _full}, "model", StartFailed),
+        ("", {"sync_model": _breaks}, "model", StartFailed),
     ],
 )
 async def test_failure_is_one_line_and_a_file(

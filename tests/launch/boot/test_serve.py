@@ -188,6 +188,21 @@ def test_restart_needs_no_bucket(rig: Rig) -> None:
         assert rig.is_serving()
 
 
+def test_second_serve_takes_nothing_from_the_first(rig: Rig) -> None:
+    """One by hand beside the unit: refused, and the node's files stay as they are."""
+    with rig.running() as process:
+        before = boot_file(rig.machine)
+        second = rig.run()
+        assert (second.returncode, process.poll()) == (2, None)
+        assert "another turnback serve runs" in second.stderr
+        assert boot_file(rig.machine) == before
+        assert status_file(rig.machine).exists()
+        process.terminate()
+        assert process.wait(20) == 0
+    with rig.running():
+        assert rig.is_serving()
+
+
 def test_missing_parameter(rig: Rig) -> None:
     """With its name."""
     client("ssm").delete_parameter(Name=PARAMETER)
@@ -248,6 +263,12 @@ def test_no_answer_for_the_parameter(rig: Rig) -> None:
     (closed,) = free_ports(1)
     done = rig.run({"AWS_ENDPOINT_URL_SSM": f"http://127.0.0.1:{closed}"})
     assert "AWS does not answer" in rig.failed_at("spec", done, 3)
+
+
+def test_region_that_is_none(rig: Rig) -> None:
+    """boto3 refuses before it asks anybody: told as any other failure."""
+    done = rig.run({"AWS_REGION": "us west"})
+    assert "us west" in rig.failed_at("spec", done, 3)
 
 
 def test_stage_names_the_deployed_model(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -56,6 +57,24 @@ def test_program_that_hangs_is_told_with_its_wait(tmp_path: Path) -> None:
     assert (finding.status, finding.fix) == ("fail", "mend it")
     assert finding.evidence == "`slow --word`: no end within 0.3 s"
     assert report.worst == "fail"
+
+
+def test_endless_output_is_read_and_not_kept(tmp_path: Path) -> None:
+    """Of 64 MiB the last 64 KiB stay, in memory too."""
+    tracemalloc.start()
+    ran = Machine(tmp_path).run(("head", "-c", "64M", "/dev/zero"), 10.0)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (ran.code, len(ran.out)) == (0, 64 * 1024)
+    assert peak_bytes < 4 * 2**20
+
+
+def test_child_that_left_its_session_is_not_waited_for(tmp_path: Path) -> None:
+    """It outlives what started it, and holds its output open."""
+    began_s = time.monotonic()
+    ran = Machine(tmp_path).run(("sh", "-c", "setsid sleep 6 & sleep 6"), 0.3)
+    assert time.monotonic() - began_s < 3
+    assert (ran.code, ran.err) == (None, "no end within 0.3 s")
 
 
 def test_check_that_hangs_by_itself_is_told(tmp_path: Path) -> None:
@@ -194,6 +213,13 @@ def test_longest_answer_fits_into_what_ssm_gives_back() -> None:
     assert len(longest.findings[0].evidence) <= MOST_CHARACTERS
     assert longest.findings[0].evidence.endswith("tells")
     assert len(longest.model_dump_json()) < SSM_CHARACTERS
+
+
+def test_junk_of_a_program_is_neither_long_nor_obeyed() -> None:
+    """JSON needs six characters for what cannot be printed, and a terminal obeys some of it."""
+    found = DoctorFinding(check="a", status="fail", evidence="\x1b[2Jgone\x00" + "\x01" * 500)
+    assert found.evidence.startswith("?[2Jgone??")
+    assert len(found.model_dump_json()) < MOST_CHARACTERS + 100
 
 
 def test_fixes_are_short(tmp_path: Path) -> None:

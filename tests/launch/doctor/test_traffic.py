@@ -1,6 +1,7 @@
 """vLLM's bytes beside EFA's: direction, window, bounds."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from runtime.launch.doctor.check import Facts, Window
 from runtime.launch.doctor.checks import CHECKS
 from runtime.launch.doctor.facts import gather
 from runtime.launch.doctor.fleet import traffic as fleet_traffic
-from runtime.launch.doctor.run import run_doctor
+from runtime.launch.doctor.run import extra_s, run_doctor
 from runtime.launch.doctor.traffic import LEAD_S, counters, judge, watch
 from tests.launch.engine_double import SERVED, EngineDouble, engine_double
 from tests.launch.fake_node import FakeNode
@@ -136,6 +137,14 @@ def test_window_begins_when_it_is_told_to(node: FakeNode) -> None:
     late = watch(facts_of(node, Window(10.0, at_unix_s=1000.0)), waits.append, lambda: 1002.0)
     assert late.problem == "asked 3.0 s after the window's begin"
     assert len(waits) == 3
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, 1e300])
+def test_window_far_ahead_is_not_waited_for(ahead_s: float, node: FakeNode) -> None:
+    """A node whose clock is an hour late answers, and its `clock` can be read."""
+    facts = facts_of(node, Window(10.0, at_unix_s=time.time() + ahead_s))
+    assert extra_s(facts) == 0
+    assert "see `clock`" in watch(facts, lambda _s: pytest.fail("it waits")).problem
 
 
 def _restart_engine(node: FakeNode, engine: EngineDouble) -> None:
