@@ -213,6 +213,7 @@ async def test_client_that_left_with_the_handle_can_use_it(model: Path) -> None:
             async for line in reply.content:
                 if b"remote_request_id" in line:
                     break
+            reply.close()
         await asyncio.sleep(0.05)
         assert mocks.decode.transfers.kept_count == 1
 
@@ -228,6 +229,7 @@ async def test_client_that_left_before_the_handle_pins_nothing(model: Path) -> N
                 if b"content_block_delta" in line:
                     break
             assert mocks.decode.transfers.kept_count == 1
+            reply.close()
         await until(lambda: is_idle(mocks.decode))
 
 
