@@ -6,7 +6,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +24,10 @@ from runtime.launch.machine import Machine
 
 _MODEL = re.compile(r"\w[\w.-]*(/\w[\w.-]*){2}")
 """As `model.id` and `model.revision` of the settings: nodes ask for no other."""
+
+_LATE_S = 5.0
+"""From a signal until a boot without an engine ends, though AWS has not answered: tries of S3
+take minutes. Nothing is lost: what is whole stays."""
 
 model_app = typer.Typer(help="Models of a deployment.", no_args_is_help=True)
 
@@ -108,6 +112,7 @@ def run_node(node: Node, sources: Sources) -> int:
 
 def _run_alone(node: Node, sources: Sources) -> int:
     journal, signals = Journal(node.machine), list[signal.Signals]()
+    late = _late(journal, signals)
 
     async def body() -> None:
         task = asyncio.current_task()
@@ -118,6 +123,8 @@ def _run_alone(node: Node, sources: Sources) -> int:
                 notify("STOPPING=1")
                 journal.say(f"{signum.name}: the engine is ended")
                 task.cancel()
+                if journal.report.step != "engine":
+                    late.start()
 
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, end, signum)
@@ -133,6 +140,24 @@ def _run_alone(node: Node, sources: Sources) -> int:
     if signals:
         journal.enter(journal.report.step, "draining")
         journal.say("ended")
+    late.cancel()
+    return _code(signals)
+
+
+def _late(journal: Journal, signals: Sequence[signal.Signals]) -> threading.Timer:
+    """Ends this process, threads and all; to be started by a signal."""
+
+    def give_up() -> None:
+        journal.enter(journal.report.step, "draining")
+        journal.say("ended, without the answer that was waited for")
+        os._exit(_code(signals))
+
+    timer = threading.Timer(_LATE_S, give_up)
+    timer.daemon = True
+    return timer
+
+
+def _code(signals: Sequence[signal.Signals]) -> int:
     return EXIT_INTERRUPTED if signal.SIGINT in signals else 0
 
 

@@ -249,6 +249,23 @@ def test_no_route_to_s3(rig: Rig) -> None:
     assert "S3 does not answer" in rig.failed_at("model", done, 3)
 
 
+def test_signal_is_heard_where_s3_is_silent(rig: Rig) -> None:
+    """It takes the connection and says nothing: no answer is waited for, all tries long."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with subprocess.Popen(rig.argv, env={**rig.env, "AWS_ENDPOINT_URL_S3": url}) as process:
+            silent.settimeout(20)
+            taken, _ = silent.accept()
+            process.send_signal(signal.SIGTERM)
+            try:
+                assert process.wait(9) == 0
+            finally:
+                process.kill()
+                taken.close()
+    report = boot_file(rig.machine)
+    assert (report.state, report.step) == ("draining", "model")
+
+
 def test_no_answer_for_the_parameter(rig: Rig) -> None:
     """Another exit code than of a parameter that is not there: systemd tries again."""
     (closed,) = free_ports(1)
