@@ -113,14 +113,7 @@ def run_node(node: Node, sources: Sources) -> int:
 
 def _run_alone(node: Node, sources: Sources) -> int:
     journal, signals = Journal(node.machine), list[signal.Signals]()
-
-    def give_up() -> None:
-        journal.enter(journal.report.step, "draining")
-        journal.say("ended, without the answer that was waited for")
-        os._exit(_code(signals))
-
-    late = threading.Timer(_LATE_S, give_up)
-    late.daemon = True
+    late = _late(journal, signals)
 
     async def body() -> None:
         task = asyncio.current_task()
@@ -150,6 +143,19 @@ def _run_alone(node: Node, sources: Sources) -> int:
         journal.say("ended")
     late.cancel()
     return _code(signals)
+
+
+def _late(journal: Journal, signals: Sequence[signal.Signals]) -> threading.Timer:
+    """Ends this process, threads and all; to be started by a signal."""
+
+    def give_up() -> None:
+        journal.enter(journal.report.step, "draining")
+        journal.say("ended, without the answer that was waited for")
+        os._exit(_code(signals))
+
+    timer = threading.Timer(_LATE_S, give_up)
+    timer.daemon = True
+    return timer
 
 
 def _code(signals: Sequence[signal.Signals]) -> int:
