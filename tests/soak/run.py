@@ -47,7 +47,11 @@ _SPEC: dict[str, Any] = {
     "breaker_open_s": 0.3,
     "canary_share": 0.0,
 }
-_PATIENT: dict[str, Any] = {"silence_timeout_s": 30.0, "prefill_timeout_s": 30.0}
+_PATIENT: dict[str, Any] = {
+    "silence_timeout_s": 30.0,
+    "prefill_timeout_s": 30.0,
+    "health_interval_s": 5.0,
+}
 """Where no engine fails, a machine that stands still for a second must not look as if one did."""
 _STORE_FAULT_EVERY_S = 4.0
 _USED_TURNS = 10
