@@ -263,11 +263,11 @@ def test_signal_is_heard_where_s3_is_silent(rig: Rig) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with subprocess.Popen(rig.argv, env={**rig.env, "AWS_ENDPOINT_URL_S3": url}) as process:
-            silent.settimeout(20)
+            silent.settimeout(50)
             taken, _ = silent.accept()
             process.send_signal(signal.SIGTERM)
             try:
-                assert process.wait(9) == 0
+                assert process.wait(20) == 0
             finally:
                 process.kill()
                 taken.close()
