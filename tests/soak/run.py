@@ -144,6 +144,15 @@ class Sent:
         return sum(count > 1 for count in self._seen.values())
 
 
+def _spec(ttl_s: int, shared: Shared | None, *, is_calm: bool) -> dict[str, Any]:
+    """Settings of the router."""
+    own = {
+        "kv": KvTransferSpec(decoder_kv_blocks_ttl_s=ttl_s),
+        "store_url": shared.proxy.url if shared else None,
+    }
+    return _SPEC | (_PATIENT if is_calm else {}) | own
+
+
 async def soak(
     turns: int,
     seed: int,
@@ -167,14 +176,7 @@ async def soak(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tokenizer(folder)
-        spec: dict[str, Any] = (
-            _SPEC
-            | (_PATIENT if is_calm else {})
-            | {
-                "kv": KvTransferSpec(decoder_kv_blocks_ttl_s=ttl_s),
-                "store_url": shared.proxy.url if shared else None,
-            }
-        )
+        spec = _spec(ttl_s, shared, is_calm=is_calm)
         engine = {"ttl_s": ttl_s, "lease_s": LEASE_S}
         async with running_fleet(folder, prefills=2, decodes=2, engine=engine, **spec) as fleet:
             engines = [*fleet.prefills, *fleet.decodes]
