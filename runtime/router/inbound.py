@@ -78,8 +78,7 @@ class Inbound(asyncio.Protocol):
     def _read_on(self) -> None:
         """Parse what has come, as far as it is wanted by now; the rest waits, here or there."""
         while self._unread and not self._is_full and not self._is_deaf:
-            size_bytes = max(_PIECE_BYTES, self._known_bytes)
-            piece, self._unread = self._unread[:size_bytes], self._unread[size_bytes:]
+            piece, self._unread = self._unread[:_PIECE_BYTES], self._unread[_PIECE_BYTES:]
             self._take(piece)
         if self._task is None:
             self._serve_next()
@@ -87,14 +86,6 @@ class Inbound(asyncio.Protocol):
         if is_held != self._is_paused and not self._is_closing:
             self._is_paused = is_held
             (self.transport.pause_reading if is_held else self.transport.resume_reading)()
-
-    @property
-    def _known_bytes(self) -> int:
-        """So many bytes to come are a body's: no request is among them."""
-        coming = self._coming
-        if coming is None or coming.content_length is None:
-            return 0
-        return coming.content_length - coming.come_bytes
 
     def _take(self, data: bytes) -> None:
         try:
