@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
 from runtime.contract.node import DRAIN_S, EngineVersion, Frozen, KvTransferSpec
+from runtime.contract.profile import load_profile
 from runtime.contract.rules import CidrText, HttpUrl, region_of, rule_problems
 
 AmiId = Annotated[str, Field(pattern=r"^ami-([0-9a-f]{8}|[0-9a-f]{17})$")]
@@ -197,6 +198,8 @@ class DeploymentSettings(Frozen):
     model: ModelSettings
     kv: KvTransferSpec = KvTransferSpec()
     """Left-out keys are the profile's. Changing them changes the NodeSpec parameters alone."""
+    prefill_prefix_caching: bool | None = None
+    """Prefix caching on P; None: the profile's. Changing it changes P's parameter alone."""
     transport: TransportSettings = TransportSettings()
     prefill: RoleSettings = RoleSettings()
     decode: RoleSettings = RoleSettings()
@@ -216,6 +219,13 @@ class DeploymentSettings(Frozen):
     def aws_region(self) -> str:
         """Region of the zone."""
         return region_of(self.availability_zone)
+
+    @property
+    def caches_on_prefill(self) -> bool:
+        """Whether P keeps a prefix cache."""
+        if self.prefill_prefix_caching is not None:
+            return self.prefill_prefix_caching
+        return load_profile(self.profile).serving.prefill_prefix_caching
 
     def role(self, role: Literal["prefill", "decode"]) -> RoleSettings:
         """Settings of one role."""

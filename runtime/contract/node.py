@@ -48,6 +48,9 @@ class Frozen(BaseModel):
 class KvTransferSpec(Frozen):
     """How KV moves between nodes; equal on every node of a deployment."""
 
+    bidirectional: bool = True
+    """False: vLLM's own connector, from P to D alone and unverified; the baseline of the
+    published runs, for a benchmark's pass."""
     decoder_kv_blocks_ttl_s: int = Field(default=480, ge=1)
     """How long D keeps a finished turn's blocks. Longer pins more of D's KV cache."""
     kv_recompute_threshold_tokens: int = Field(default=64, ge=1)

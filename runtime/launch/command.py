@@ -25,6 +25,16 @@ class Command:
 
 def kv_transfer_config(kv: KvTransferSpec) -> dict[str, object]:
     """The value of --kv-transfer-config for either role."""
+    if not kv.bidirectional:
+        return {
+            "kv_connector": "NixlConnector",
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": "fail",
+            "kv_connector_extra_config": {
+                "kv_lease_duration": kv.kv_lease_duration_s,
+                "backends": list(kv.backends),
+            },
+        }
     return {
         "kv_connector": "NixlConnector",
         "kv_connector_module_path": CONNECTOR_MODULE,
@@ -110,7 +120,7 @@ def _environment(spec: NodeSpec) -> dict[str, str]:
         **_cpu_environment(spec),
         **_transport_environment(spec),
         # vLLM adds a plugin's HTTP routes only when it is named here.
-        "VLLM_PLUGINS": "turnback_streaming,turnback_release",
+        "VLLM_PLUGINS": "turnback_streaming,turnback_release" if spec.kv.bidirectional else "",
         # Longer than any client keeps an idle connection, so that none is cut in use.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
         "VLLM_NO_USAGE_STATS": "1",

@@ -86,6 +86,7 @@ def mock_command(spec: NodeSpec) -> Command:
     argv += ["--block-size", str(spec.kv.block_size_tokens)]
     argv += ["--threshold-tokens", str(spec.kv.kv_recompute_threshold_tokens)]
     argv += ["--ttl-s", str(spec.kv.decoder_kv_blocks_ttl_s)]
+    argv += [] if spec.kv.bidirectional else ["--one-way"]
     return Command(tuple(argv))
 
 

@@ -16,6 +16,7 @@ class MockConfig:
 
     Attributes:
         ttl_s: how long D keeps the blocks of a handle.
+        is_one_way: D returns no handle, as a stock engine without the flag.
         lease_s: how long P keeps the blocks of a P dict.
         num_blocks: size of the KV pool of each rank; a request that does not fit waits.
         data_parallel_size: ranks, each with books and an engine id of its own.
@@ -30,6 +31,7 @@ class MockConfig:
     host: str = "127.0.0.1"
     block_size_tokens: int = 32
     threshold_tokens: int = 64
+    is_one_way: bool = False
     ttl_s: float = 480.0
     lease_s: float = 30.0
     num_blocks: int = 100_000

@@ -191,6 +191,7 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=32, dest="block_size_tokens")
     parser.add_argument("--threshold-tokens", type=int, default=64)
     parser.add_argument("--ttl-s", type=float, default=480.0)
+    parser.add_argument("--one-way", action="store_true", dest="is_one_way")
     parser.add_argument("--lease-s", type=float, default=30.0)
     parser.add_argument("--num-blocks", type=int, default=100_000)
     parser.add_argument("--data-parallel-size", type=int, default=1)

@@ -113,7 +113,7 @@ class Run:
         job = self._job
         if leg.is_prefill:
             return len(job.prompt)
-        if not self._params or self._params.get(PIN) is False:
+        if self._config.is_one_way or not self._params or self._params.get(PIN) is False:
             return 0
         self._hashed.extend(job.ids)
         # The KV of the last token is not written when the sequence ends.

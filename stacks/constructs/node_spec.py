@@ -63,7 +63,7 @@ def fleet_specs(settings: DeploymentSettings, kv: KvTransferSpec, kit: str) -> F
         *image,
         str(served.serving.model),
         served.serving.dtype,
-        kv.model_dump(include={"backends", "block_size_tokens"}, mode="json"),
+        kv.model_dump(include={"bidirectional", "backends", "block_size_tokens"}, mode="json"),
         kv.model_dump(include={"prefix_hash_algorithm", "prefix_hash_seed"}, mode="json"),
     )
     specs = {
@@ -85,7 +85,7 @@ def _spec(settings: DeploymentSettings, kv: KvTransferSpec, role: str) -> NodeSp
             tensor_parallel_size=nodes.tensor_parallel_size,
             max_model_len=profile.max_model_len,
             max_num_seqs=profile.max_num_seqs,
-            enable_prefix_caching=side == "decode" or profile.prefill_prefix_caching,
+            enable_prefix_caching=side == "decode" or settings.caches_on_prefill,
             port=SERVING_PORT,
         ),
         kv=kv,

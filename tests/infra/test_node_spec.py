@@ -130,6 +130,8 @@ def test_props_are_held_to_the_same_rules(tmp_path: Path) -> None:
         ({"image.ami_id": "ami-0fedcba9876543210"}, "kit", False),
         ({"model.revision": "main"}, "kit", False),
         ({"kv.block_size_tokens": 32}, "kit", False),
+        ({"kv.bidirectional": False}, "kit", False),
+        ({"prefill_prefix_caching": True}, "kit", True),
     ],
 )
 def test_generation_follows_every_change_and_pairing_those_that_part(

@@ -65,6 +65,17 @@ def test_both_roles_verify_and_fail_closed(role: Role) -> None:
     assert "engine_id" not in config
 
 
+def test_one_way_is_stock() -> None:
+    """The baseline's engines load nothing of the kit: vLLM's own connector, no return."""
+    spec = node("decode")
+    kv = spec.kv.model_copy(update={"bidirectional": False})
+    command = engine_command(spec.model_copy(update={"kv": kv}), Path("python"))
+    config = json.loads(command.argv[command.argv.index("--kv-transfer-config") + 1])
+    assert "kv_connector_module_path" not in config
+    assert set(config["kv_connector_extra_config"]) == {"kv_lease_duration", "backends"}
+    assert command.env["VLLM_PLUGINS"] == ""
+
+
 def test_ttl_and_threshold_reach_the_engine() -> None:
     """The two settings that users tune arrive under the engine's own names, as integers."""
     spec = node("decode")

@@ -171,6 +171,15 @@ async def test_pin_false_and_no_params_keep_nothing(model: Path) -> None:
         assert mocks.decode.transfers.kept_count == 0
 
 
+async def test_one_way_decode_keeps_nothing(model: Path) -> None:
+    """A pair without the return: P hands over, D gives no handle."""
+    async with running_mocks(model, is_one_way=True) as mocks:
+        _, reply = await mocks.post(mocks.decode, await mocks.p_dict())
+        assert set(reply[KV_PARAMS]) == {RECEIPT}
+        assert reply[KV_PARAMS][RECEIPT]["reason"] == "pulled"
+        assert mocks.decode.transfers.kept_count == 0
+
+
 async def test_unknown_model_is_a_404(model: Path) -> None:
     """A model of another name is refused in vLLM's shape."""
     async with running_mocks(model) as mocks:
