@@ -1,6 +1,6 @@
 """A benchmark's pass made up from a known ratio: turns, receipts, stage times, samples. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.bench.folder import PassInfo, Sample
+from runtime.bench.scrape import COUNTERS
 from runtime.bench.turn import ARMS, Arm, Outcome, TurnResult
 from runtime.contract.bench import BenchSpec, Objectives, Price
 from runtime.contract.profile import Profile
@@ -70,6 +71,37 @@ class _Plan:
     @property
     def arms(self) -> tuple[Arm, ...]:
         return ARMS if self.info.is_feature_on else ARMS[:1]
+
+
+def pass_of(
+    profile: Profile,
+    results: Sequence[TurnResult],
+    *,
+    engine: Mapping[str, Mapping[str, float] | None] | None = None,
+    **changes: Any,
+) -> Passed:
+    """A pass of these turns.
+
+    Args:
+        engine: what each role counts over it; None for a role: it was read once.
+        changes: fields of PassInfo.
+    """
+    usual: dict[str, Any] = {
+        "name": "main",
+        "created_utc": CREATED_UTC,
+        "bench": BenchSpec(),
+        "workload": profile.name,
+        "prefill_prefix_caching": False,
+        "environment": {"engine": "mock"},
+        "stopped_by": None,
+    }
+    samples = []
+    for role, counted in (engine or {}).items():
+        samples.append(Sample(-1.0, role, role, dict.fromkeys(COUNTERS, 0.0)))
+        if counted is not None:
+            values = {name: counted.get(name, 0.0) for name in COUNTERS}
+            samples.append(Sample(9.0, role, role, values))
+    return PassInfo(profile=profile, **(usual | changes)), list(results), samples
 
 
 def profile_of(
@@ -182,8 +214,8 @@ def _timed(plan: _Plan, think_s: float) -> list[TurnResult]:
                 lanes_s = [now_s] * clients
                 for index in indices[first : first + size]:
                     lane = min(range(clients), key=lanes_s.__getitem__)
-                    played = _conversation(plan, index, arm, ttft_ms, lanes_s[lane], think_s)
-                    played = [replace(one, repeat=repeat, block=at) for one in played]
+                    made = _conversation(plan, index, arm, ttft_ms, lanes_s[lane], think_s)
+                    played = [replace(one, repeat=repeat, block=at) for one in made]
                     results += played
                     lanes_s[lane] = played[-1].ended_s
                 now_s = max(lanes_s) + 0.05
@@ -199,10 +231,10 @@ def _ttft_ms(plan: _Plan) -> dict[str, Floats]:
     base_ms = (20.0 + 0.1 * prompt) * np.exp(log_noise(rng, (shape[0], 1), noise))
     gain = np.log(plan.ratio) + log_noise(rng, (shape[0], 1), noise)
     gain = np.where(np.arange(plan.turns) == 0, 0.0, gain)
+    logs: dict[str, Floats] = {"one_way": 0.0 * gain, "bidirectional": -gain, "again": 0.0 * gain}
     return {
-        "one_way": base_ms * np.exp(log_noise(rng, shape, noise)),
-        "bidirectional": base_ms * np.exp(log_noise(rng, shape, noise) - gain),
-        "again": base_ms * np.exp(log_noise(rng, shape, noise)),
+        name: np.asarray(base_ms * np.exp(log + log_noise(rng, shape, noise)), dtype=np.float64)
+        for name, log in logs.items()
     }
 
 
@@ -234,9 +266,7 @@ def _at(result: TurnResult, now_s: float) -> TurnResult:
     return replace(result, started_s=now_s, ended_s=now_s + (result.e2e_ms or 0.0) / 1000)
 
 
-def _turn(
-    plan: _Plan, index: int, turn: int, arm: Arm, ttft_ms: float, point: int
-) -> TurnResult:
+def _turn(plan: _Plan, index: int, turn: int, arm: Arm, ttft_ms: float, point: int) -> TurnResult:
     prompt = COMMON + (point or OWN) + turn * USER + (turn - 1) * ANSWER
     is_warm = arm == "bidirectional" and turn > 1
     held = COMMON + (point or OWN) + (turn - 1) * (USER + ANSWER) - 1 if turn > 1 else 0
