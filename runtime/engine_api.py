@@ -270,8 +270,16 @@ NIXL_BYTES = "vllm:nixl_bytes_transferred_sum"
 NIXL_FAILED = "vllm:nixl_num_failed_transfers_total"
 NIXL_AFTER_EXPIRY = "vllm:nixl_num_notifications_after_expiry_total"
 """On the owner of the blocks: a reader finished after the blocks had been freed."""
+NIXL_EXPIRED = "vllm:nixl_num_kv_expired_reqs_total"
+"""On the owner: its TTL or lease ended unread; on P also: it declined an expired handle."""
 EXTERNAL_HIT_TOKENS = "vllm:external_prefix_cache_hits_total"
 """On a prefill node: tokens pulled from decode nodes."""
+PREEMPTIONS = "vllm:num_preemptions_total"
+KV_USAGE = "vllm:kv_cache_usage_perc"
+"""From 0 to 1."""
+REQUESTS_RUNNING = "vllm:num_requests_running"
+REQUESTS_WAITING = "vllm:num_requests_waiting"
+_CACHE_CONFIG = "vllm:cache_config_info{"
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", re.ASCII)
 
@@ -292,3 +300,26 @@ def parse_metrics(text: str, names: Iterable[str]) -> dict[str, float]:
         if (match := _SAMPLE.match(line)) and match[1] in totals:
             totals[match[1]] += float(match[2])
     return totals
+
+
+def mean_metric(text: str, name: str) -> float:
+    """Mean of a sample over its labels: a share that each data-parallel rank has; 0.0 for none."""
+    matches = (_SAMPLE.match(line) for line in text.splitlines())
+    found = [float(match[2]) for match in matches if match and match[1] == name]
+    return sum(found) / len(found) if found else 0.0
+
+
+def kv_capacity_tokens(text: str) -> float:
+    """Tokens that an engine's KV blocks hold; 0.0 where the page does not say.
+
+    Args:
+        text: body of GET /metrics. Every data-parallel rank shows the sum over all ranks.
+    """
+    lines = (line for line in text.splitlines() if line.startswith(_CACHE_CONFIG))
+    for line in lines:
+        blocks, size = (
+            re.search(rf'[{{,]{name}="(\d+)"', line) for name in ("num_gpu_blocks", "block_size")
+        )
+        if blocks and size:
+            return float(int(blocks[1]) * int(size[1]))
+    return 0.0

@@ -1,14 +1,19 @@
 """Do both arms give the same answers? Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
-from runtime.bench.turn import TurnResult
+from runtime.bench.stats import more_often_p
+from runtime.bench.turn import Arm, TurnResult
 
 TOLERANCE = 1e-3
 """Logprobs closer than this are one value: float noise of another summation order."""
 
+CHANCE = 0.05
+"""Below this the arms differ more often than repeats of one arm do."""
+
+Verdict = Literal["equal", "within_noise", "more_than_noise", "not_compared"]
 
 _Number = TypeVar("_Number", int, float)
 
@@ -47,20 +52,69 @@ class Exactness:
 
 
 def compare(results: Sequence[TurnResult]) -> Exactness:
-    """Compare the arms on every turn that both finished.
+    """Compare the arms on every turn that both finished, edited ones alike.
 
     From the first tie on, the arms continue different texts, so the rest of that
     turn says nothing and is left out.
     """
-    good = {(r.arm, r.conversation, r.turn): r for r in results if r.is_successful}
-    pairs = [
-        (cold, good["bidirectional", conversation, turn])
-        for (arm, conversation, turn), cold in sorted(good.items())
-        if arm == "one_way" and ("bidirectional", conversation, turn) in good
-    ]
-    verdicts = [_compare_turn(cold, warm) for cold, warm in pairs]
+    return _compare(_by_turn(results, "one_way"), _by_turn(results, "bidirectional"))
+
+
+def compare_again(results: Sequence[TurnResult]) -> Exactness:
+    """A/A: the same of one-way turns and their repeats, which shows what noise alone does."""
+    return _compare(_by_turn(results, "one_way"), _by_turn(results, "one_way", is_again=True))
+
+
+def verdict(found: Exactness, again: Exactness, *, is_reproducible: bool) -> Verdict:
+    """Whether the arms give the same answers.
+
+    Args:
+        found: of the arms.
+        again: of repeats of one arm.
+        is_reproducible: arithmetic gives the same floats each time (float32, one request
+            at a time): then a difference is an error, unless repeats differ too.
+
+    Returns:
+        `within_noise`: they differ, but no more often than repeats do (`noise_p` at 5 %).
+    """
+    if found.compared == 0:
+        return "not_compared"
+    if not found.differences:
+        return "equal"
+    p = noise_p(found, again)
+    if p is None or (is_reproducible and not again.differences):
+        return "more_than_noise"
+    return "within_noise" if p >= CHANCE else "more_than_noise"
+
+
+def noise_p(found: Exactness, again: Exactness) -> float | None:
+    """How likely noise alone makes the arms differ so much more often than repeats do.
+
+    Fisher's exact test, one-sided; None without turns in either.
+    """
+    if not found.compared or not again.compared:
+        return None
+    return more_often_p(
+        (len(found.differences), found.compared), (len(again.differences), again.compared)
+    )
+
+
+def _by_turn(
+    results: Sequence[TurnResult], arm: Arm, *, is_again: bool = False
+) -> dict[tuple[int, int, int], TurnResult]:
+    return {
+        (r.conversation, r.turn, r.repeat): r
+        for r in results
+        if r.is_successful and r.arm == arm and r.is_again == is_again
+    }
+
+
+def _compare(
+    cold: Mapping[tuple[int, int, int], TurnResult], warm: Mapping[tuple[int, int, int], TurnResult]
+) -> Exactness:
+    verdicts = [_compare_turn(cold[key], warm[key]) for key in sorted(cold.keys() & warm.keys())]
     return Exactness(
-        compared=len(pairs),
+        compared=len(verdicts),
         equal=verdicts.count("equal"),
         ties=verdicts.count("tie"),
         differences=tuple(v for v in verdicts if isinstance(v, Difference)),

@@ -13,11 +13,13 @@ import aiohttp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from runtime.bench.folder import PassInfo, Sample
 from runtime.bench.report import build_report, write_report
 from runtime.bench.run import BenchPlan, run_benchmark
-from runtime.bench.scrape import Counters, difference, settled_scrape
+from runtime.bench.scrape import Sampler, Server
 from runtime.bench.table import render
 from runtime.bench.turn import TurnResult
+from runtime.contract.bench import BenchSpec
 from runtime.contract.profile import Profile
 from runtime.errors import EngineDied, TurnbackError
 from runtime.local.checks import check_port_free, engine_versions, machine
@@ -54,7 +56,7 @@ class _Run:
     environment: dict[str, Any]
     created_utc: str
     results: list[TurnResult] = field(default_factory=list)
-    engine: dict[str, Counters | None] | None = None
+    samples: list[Sample] = field(default_factory=list)
 
 
 def prepare(
@@ -194,16 +196,20 @@ async def _measure(
         workload=workload,
         run_id=run.created_utc,
     )
-    urls = {"prefill": cluster.prefill_url, "decode": cluster.decode_url}
-    before: dict[str, Counters | None] = {}
+    servers = (
+        Server("prefill", cluster.prefill_url),
+        Server("decode", cluster.decode_url),
+        Server("router", cluster.router_url),
+    )
     async with aiohttp.ClientSession() as session:
+        sampler = Sampler(session, servers, run.samples.append)
         with _progress(console) as progress:
             total = 2 * workload.conversations * workload.turns
             bar = progress.add_task("warming up", total=total)
 
             async def on_warm() -> None:
-                for role, url in urls.items():
-                    before[role] = await settled_scrape(session, url)
+                await sampler.settle()
+                sampler.begin()
                 progress.update(bar, description="measuring")
 
             def on_turn(result: TurnResult) -> None:
@@ -211,11 +217,9 @@ async def _measure(
                 if result.turn == workload.turns and not console.is_terminal:
                     console.print(f"{len(run.results)} of {total} turns measured")
 
-            await run_benchmark(bench, run.results, folder / TURNS, on_turn, on_warm)
-        run.engine = {
-            role: difference(before[role], await settled_scrape(session, url))
-            for role, url in urls.items()
-        }
+            async with sampler.running():
+                await run_benchmark(bench, run.results, folder / TURNS, on_turn, on_warm)
+        await sampler.settle()
 
 
 def _progress(console: Console) -> Progress:
@@ -230,14 +234,17 @@ def _progress(console: Console) -> Progress:
 
 
 def _write(profile: Profile, run: _Run, folder: Path, stopped_by: str | None) -> dict[str, Any]:
-    report = build_report(
-        profile,
-        run.results,
-        environment=run.environment,
+    info = PassInfo(
+        name="main",
         created_utc=run.created_utc,
+        profile=profile,
+        bench=BenchSpec(again_share=0.0),
+        workload=profile.name,
+        prefill_prefix_caching=profile.serving.prefill_prefix_caching,
+        environment=run.environment,
         stopped_by=stopped_by,
-        engine=run.engine,
     )
+    report = build_report([(info, run.results, run.samples)])
     write_report(report, folder / REPORT)
     return report
 

@@ -16,6 +16,7 @@ from runtime.bench.report import (
 from runtime.bench.turn import TurnResult
 from runtime.contract.profile import Profile
 from runtime.engine_api import Receipt
+from tests.bench.simulated import pass_of
 
 Make = Callable[..., TurnResult]
 
@@ -105,13 +106,7 @@ def leaf_keys(value: Any, path: str = "") -> set[str]:
 
 
 def report_of(profile: Profile, results: list[TurnResult], **more: Any) -> dict[str, Any]:
-    return build_report(
-        profile,
-        results,
-        environment={"engine": "mock"},
-        created_utc="2026-01-02T03:04:05Z",
-        **more,
-    )
+    return build_report([pass_of(profile, results, **more)])
 
 
 @pytest.fixture

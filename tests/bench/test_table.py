@@ -12,6 +12,7 @@ from runtime.bench.table import render
 from runtime.bench.turn import TurnResult
 from runtime.contract.profile import Profile
 from runtime.engine_api import Receipt
+from tests.bench.simulated import pass_of
 
 Make = Callable[..., TurnResult]
 
@@ -25,9 +26,9 @@ COUNTERS = {
 
 
 def shown(profile: Profile, results: list[TurnResult], **more: Any) -> str:
-    fields: dict[str, Any] = {"environment": {"engine": "vllm"}, "created_utc": "now"} | more
+    passed = pass_of(profile, results, **({"environment": {"engine": "vllm"}} | more))
     console = Console(file=io.StringIO(), width=160)
-    console.print(render(build_report(profile, results, **fields)))
+    console.print(render(build_report([passed])))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -16,10 +16,12 @@ from typing import cast
 import aiohttp
 import pytest
 
+from runtime.bench.folder import PassInfo, Sample
 from runtime.bench.report import build_report
 from runtime.bench.run import BenchPlan, run_benchmark
-from runtime.bench.scrape import Counters, difference, settled_scrape
+from runtime.bench.scrape import settled_scrape
 from runtime.bench.turn import TurnResult
+from runtime.contract.bench import BenchSpec
 from runtime.contract.profile import load_profile
 from runtime.engine_api import EXTERNAL_HIT_TOKENS, NIXL_AFTER_EXPIRY, parse_metrics
 from runtime.router.apis import APIS
@@ -113,20 +115,24 @@ async def test_benchmark_through_the_router(up: Up, model: Path, tmp_path: Path)
     results: list[TurnResult] = []
     urls = {"prefill": up.prefill_url, "decode": up.decode_url}
     async with aiohttp.ClientSession() as session:
-        before: dict[str, Counters | None] = {}
+        samples: list[Sample] = []
         hits_before = 0.0
+
+        async def read(at_s: float) -> None:
+            for role, url in urls.items():
+                samples.append(Sample(at_s, role, url, await settled_scrape(session, url) or {}))
 
         async def on_warm() -> None:
             nonlocal hits_before
-            for role, url in urls.items():
-                before[role] = await settled_scrape(session, url)
+            await read(-1.0)
             hits_before = await external_hits(session, up)
 
         await run_benchmark(plan, results, tmp_path / "turns.jsonl", on_warm=on_warm)
-        after = {role: await settled_scrape(session, url) for role, url in urls.items()}
+        await read(1.0)
         hits = await external_hits(session, up) - hits_before
-    engine = {role: difference(before[role], after[role]) for role in urls}
-    report = build_report(profile, results, environment={}, created_utc="", engine=engine)
+    info = PassInfo("main", "", profile, BenchSpec(), profile.name, prefill_prefix_caching=False)
+    report = build_report([(info, results, samples)])
+    engine = report["engine"]
 
     exactness = report["exactness"]
     assert exactness["compared"] == 6
@@ -144,9 +150,9 @@ async def test_benchmark_through_the_router(up: Up, model: Path, tmp_path: Path)
     assert hits == receipts
     for role in urls:
         assert engine[role] is not None
-        assert engine[role]["reads_after_free"] == 0  # type: ignore[index]
-        assert engine[role]["failed_transfers"] == 0  # type: ignore[index]
-    assert engine["prefill"]["nixl_reads"] >= 4  # type: ignore[index]
+        assert engine[role]["reads_after_free"] == 0
+        assert engine[role]["failed_transfers"] == 0
+    assert engine["prefill"]["nixl_reads"] >= 4
 
 
 async def external_hits(session: aiohttp.ClientSession, up: Up) -> float:
