@@ -1,5 +1,6 @@
 """One turn over HTTP."""
 
+import re
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -16,15 +17,25 @@ from runtime.contract.http import (
     PATH_HEADER,
     RECEIPT_HEADER,
     REUSE_HEADER,
+    TIMING_HEADER,
 )
 from runtime.engine_api import Receipt
 
 _ERROR_CHARS = 500
+_KEEP_S = 4.0
+_READ_BYTES = 2**20
 _DONE = b"[DONE]"
+_TOKENS = ("content", "reasoning_content", "reasoning", "tool_calls")
+"""Where a delta holds what the model has said; any of them ends TTFT."""
+_TIMING = re.compile(r"([\w-]+);dur=(\d+(?:\.\d+)?)")
 
 
 class _TurnFailed(Exception):
     """The reply says that the turn failed."""
+
+
+class _Left(Exception):
+    """The client has left in mid-answer, as planned."""
 
 
 @dataclass
@@ -38,6 +49,8 @@ class _Reply:
     done_s: float | None = None
     finish_reason: str | None = None
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    router_ms: dict[str, float] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -60,10 +73,14 @@ class _Reply:
             raise _TurnFailed(f"error event: {shown}")
         if usage := event.get("usage"):
             self.prompt_tokens = int(usage["prompt_tokens"])
+            # vLLM leaves the details out when it is not started to tell them.
+            if (details := usage.get("prompt_tokens_details")) is not None:
+                self.cached_tokens = int(details.get("cached_tokens") or 0)
         for choice in event.get("choices") or ():
             ids = choice.get("token_ids") or ()
-            content = (choice.get("delta") or {}).get("content") or ""
-            if self.first_token_s is None and (ids or content):
+            delta = choice.get("delta") or {}
+            content = delta.get("content") or ""
+            if self.first_token_s is None and (ids or any(map(delta.get, _TOKENS))):
                 self.first_token_s = arrived_s
             self.text.append(content)
             self.token_ids.extend(ids)
@@ -86,8 +103,13 @@ class _Reply:
 
 
 def request_body(request: TurnRequest) -> dict[str, Any]:
-    """The chat request of a turn, as JSON."""
-    return {
+    """The chat request of a turn, as JSON.
+
+    Tools are sent with the choice `none`: they are in the prompt, and the answer stays the
+    text that it is, on servers with and without a parser of tool calls.
+    Source: vLLM 0.32 and 0.33, openai/chat_completion; `auto` is refused without a parser.
+    """
+    body: dict[str, Any] = {
         "model": request.model,
         "messages": list(request.messages),
         "max_tokens": request.answer_tokens,
@@ -97,10 +119,14 @@ def request_body(request: TurnRequest) -> dict[str, Any]:
         "return_token_ids": True,
         "logprobs": True,
         "top_logprobs": 2,
-        "allowed_token_ids": list(request.allowed_token_ids),
         "ignore_eos": True,
         "cache_salt": request.conversation_key,
     }
+    if request.allowed_token_ids:
+        body["allowed_token_ids"] = list(request.allowed_token_ids)
+    if request.tools:
+        body |= {"tools": list(request.tools), "tool_choice": "none"}
+    return body
 
 
 def request_headers(request: TurnRequest) -> dict[str, str]:
@@ -113,18 +139,33 @@ def request_headers(request: TurnRequest) -> dict[str, str]:
     return headers | ({REUSE_HEADER: "off"} if request.arm == "one_way" else {})
 
 
-async def run_turn(session: aiohttp.ClientSession, url: str, request: TurnRequest) -> TurnResult:
+def open_session(api_key: str | None = None) -> aiohttp.ClientSession:
+    """A session for as many turns at a time as are started.
+
+    Connections are kept less long than routers and load balancers keep them, so that no
+    turn is sent into one that is being closed.
+    """
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_S)
+    return aiohttp.ClientSession(headers=headers, connector=connector, read_bufsize=_READ_BYTES)
+
+
+async def run_turn(
+    session: aiohttp.ClientSession, url: str, request: TurnRequest, began_s: float = 0.0
+) -> TurnResult:
     """Send one turn and read its whole answer; failures are results, not exceptions.
 
     Args:
-        session: HTTP session.
+        session: see `open_session`.
         url: the router's address, without a path.
         request: the turn.
+        began_s: `perf_counter()` when the pass began; its moments count from there.
     """
     reply = _Reply()
     # Encoded first: a long history's JSON is no part of the TTFT.
     body, headers = orjson.dumps(request_body(request)), request_headers(request)
     outcome: Outcome = "errored"
+    error: str | None
     start_s = perf_counter()
     try:
         async with session.post(
@@ -133,9 +174,11 @@ async def run_turn(session: aiohttp.ClientSession, url: str, request: TurnReques
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=request.timeout_s),
         ) as response:
-            await _read(response, reply)
+            await _read(response, reply, request.abort_after_tokens)
+    except _Left:
+        outcome, error = "aborted", None
     except TimeoutError:
-        error: str | None = f"timeout after {request.timeout_s:g} s"
+        error = f"timeout after {request.timeout_s:g} s"
     except _TurnFailed as failure:
         error = str(failure)
     except aiohttp.ClientError as failure:
@@ -143,20 +186,27 @@ async def run_turn(session: aiohttp.ClientSession, url: str, request: TurnReques
     else:
         error = reply.gap(request.answer_tokens)
         outcome = "successful" if error is None else "incomplete"
-    return _result(request, reply, outcome, error, start_s)
+    return _result(request, reply, outcome, error, start_s, began_s)
 
 
-async def _read(response: aiohttp.ClientResponse, reply: _Reply) -> None:
+async def _read(
+    response: aiohttp.ClientResponse, reply: _Reply, leave_after_tokens: int | None
+) -> None:
     if response.status != 200:
         shown = (await response.text(errors="replace"))[:_ERROR_CHARS]
         raise _TurnFailed(f"HTTP {response.status}: {shown}")
     reply.receipt = _receipt(response.headers.get(RECEIPT_HEADER))
     reply.path = response.headers.get(PATH_HEADER)
+    timing = _TIMING.findall(response.headers.get(TIMING_HEADER, ""))
+    reply.router_ms = {name: float(told_ms) for name, told_ms in timing}
     splitter = EventSplitter()
     async for chunk in response.content.iter_any():
         arrived_s = perf_counter()
         for data in splitter.feed(chunk):
             reply.take(data, arrived_s)
+            if leave_after_tokens and len(reply.token_ids) >= leave_after_tokens:
+                response.close()  # the connection too: the router must see that we left
+                raise _Left
     # D's comes last, when D has finished.
     name, _, told = splitter.last_comment.partition(b" ")
     if name == DECODE_RECEIPT_HEADER.encode():
@@ -171,8 +221,15 @@ def _receipt(told: str | bytes | None) -> Receipt | None:
 
 
 def _result(
-    request: TurnRequest, reply: _Reply, outcome: Outcome, error: str | None, start_s: float
+    request: TurnRequest,
+    reply: _Reply,
+    outcome: Outcome,
+    error: str | None,
+    start_s: float,
+    began_s: float,
 ) -> TurnResult:
+    ended_s = perf_counter()
+
     def since_start_ms(moment_s: float | None) -> float | None:
         # A failed turn has no latency: a number here would flatter or spoil the arm.
         if outcome != "successful" or moment_s is None:
@@ -195,4 +252,14 @@ def _result(
         receipt=reply.receipt,
         path=reply.path,
         decode_receipt=reply.decode_receipt,
+        is_again=request.is_again,
+        is_edited=request.is_edited,
+        point=request.point,
+        repeat=request.repeat,
+        block=request.block,
+        think_s=request.think_s,
+        started_s=start_s - began_s,
+        ended_s=ended_s - began_s,
+        cached_tokens=reply.cached_tokens,
+        router_ms=reply.router_ms,
     )

@@ -1,35 +1,164 @@
-"""The loop: conversation by conversation, one arm after the other, one request at a time."""
+"""One pass: the workload through both arms, into a folder."""
 
+import asyncio
+import gc
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
-import aiohttp
+import uvloop
 from tokenizers import Tokenizer
 
-from runtime.bench.client import run_turn
-from runtime.bench.turn import ARMS, Arm, Message, TurnRequest, TurnResult
-from runtime.bench.workload import Conversation, allowed_ids, build_conversations, usable_ids
+from runtime.bench import workload as synthetic
+from runtime.bench.client import open_session
+from runtime.bench.folder import PassFolder, PassInfo
+from runtime.bench.order import Block, Part, plan_aborts, plan_blocks
+from runtime.bench.player import WARMUP_TURNS, Player, Target
+from runtime.bench.probe import check_router
+from runtime.bench.turn import TurnResult
+from runtime.bench.workloads.conversation import Conversation, PlannedTurn
+from runtime.contract.bench import BenchSpec
 from runtime.contract.profile import WorkloadSpec
-from runtime.errors import BadInput
+from runtime.errors import BadInput, TurnbackError
 
-WARMUP_TURNS = 2
-"""The second turn is the first that can take a handle."""
+Record = Callable[[TurnResult], None]
+OnWarm = Callable[[float], Awaitable[None]]
+"""Is given `perf_counter()` of the pass's beginning, from which all of its times count."""
+
+T = TypeVar("T")
+
+
+def on_uvloop(main: Coroutine[Any, Any, T]) -> T:
+    """Run a benchmark to its end, on the loop whose wake-ups are the shortest.
+
+    What exists by now is left out of garbage collections, which stop all streams at once.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
+    return uvloop.run(main)
+
+
+async def run_pass(
+    target: Target,
+    conversations: Sequence[Conversation],
+    folder: PassFolder,
+    info: PassInfo,
+    on_turn: Record = lambda _: None,
+    on_warm: OnWarm | None = None,
+) -> list[TurnResult]:
+    """Play a workload as `info.bench` says, and keep all of it in the folder.
+
+    Every turn is in the folder before its conversation goes on. Whatever ends the pass
+    early, cancellation too, passes through, and pass.json says what it was.
+
+    Args:
+        target: where turns go.
+        conversations: warm-up conversations among them; those are not recorded.
+        folder: of this pass; made here.
+        info: of this pass; without the feature it has the one-way arm alone.
+        on_turn: called after each measured turn, for progress.
+        on_warm: awaited once between warm-up and the first measured turn.
+
+    Returns:
+        The measured turns, in the order in which they ended.
+
+    Raises:
+        BadInput: nobody answers, the key is refused, or there is nothing to play.
+        StartFailed: the router has no engines.
+        EngineDied: nothing succeeds any more.
+    """
+    results: list[TurnResult] = []
+    folder.begin(info)
+
+    def record(result: TurnResult) -> None:
+        folder.add_turn(result)
+        results.append(result)
+        on_turn(result)
+
+    client: dict[str, Any] = {}
+    stopped_by: str | None = None
+    try:
+        await play_workload(
+            target,
+            conversations,
+            info.bench,
+            record,
+            on_warm,
+            is_feature_on=info.is_feature_on,
+            client=client,
+        )
+    except BaseException as reason:
+        stopped_by = told(reason)
+        raise
+    finally:
+        environment = info.environment | {"client": client}
+        folder.end(replace(info, environment=environment), stopped_by)
+    return results
+
+
+async def play_workload(
+    target: Target,
+    conversations: Sequence[Conversation],
+    bench: BenchSpec,
+    record: Record,
+    on_warm: OnWarm | None = None,
+    *,
+    is_feature_on: bool = True,
+    client: dict[str, Any] | None = None,
+) -> None:
+    """Play a workload; see `run_pass`.
+
+    Args:
+        record: called with each measured turn before its conversation goes on.
+        client: is filled with how busy this process was, whatever ends the play.
+    """
+    blocks = plan_blocks(conversations, bench, is_feature_on=is_feature_on)
+    if not blocks:
+        raise BadInput(
+            "the workload has nothing to measure",
+            got=f"{len(conversations)} conversations, all for warm-up",
+            allowed="at least one measured conversation",
+            fix="give a workload with conversations",
+        )
+    async with open_session(target.api_key) as session:
+        await check_router(session, target.router_url, target.served_model_name)
+        player = Player(target, bench, session)
+        await player.play(_warm_up(conversations, blocks[0].parts), lambda _: None)
+        player.begin(plan_aborts(conversations, bench))
+        try:
+            if on_warm is not None:
+                await on_warm(player.began_s)
+            for block in blocks:
+                await player.play(block, record)
+        finally:
+            (client if client is not None else {}).update(player.client_load())
+
+
+def _warm_up(conversations: Sequence[Conversation], parts: Sequence[Part]) -> Block:
+    """The warm-up conversations as a block: their first turns, without pauses."""
+    warm = [each for each in conversations if each.is_warmup]
+    cut = [
+        replace(each, turns=tuple(replace(turn, think_s=0.0) for turn in each.turns[:WARMUP_TURNS]))
+        for each in warm
+    ]
+    arms = tuple(part for part in parts if not part.is_again)
+    return Block(0, 0, tuple(cut), arms, (0.0,) * len(cut))
+
+
+def told(reason: BaseException) -> str:
+    """What ended a run, in one line."""
+    if isinstance(reason, TurnbackError):
+        return f"{reason.what}: {reason.got}"
+    is_interrupt = isinstance(reason, asyncio.CancelledError | KeyboardInterrupt)
+    return "interrupted" if is_interrupt else repr(reason)
 
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """One benchmark run.
-
-    Attributes:
-        router_url: address without a path.
-        tokenizer_path: the served model's tokenizer.json.
-        run_id: part of every conversation id and cache salt, so that two runs
-            against one fleet share nothing.
-        timeout_s: longest time for one turn.
-        api_key: a client's key, where the router wants one.
-    """
+    """A run of a profile's workload through both arms, one request at a time."""
 
     router_url: str
     served_model_name: str
@@ -44,107 +173,53 @@ async def run_benchmark(
     plan: BenchPlan,
     results: list[TurnResult],
     results_path: Path,
-    on_turn: Callable[[TurnResult], None] = lambda _: None,
+    on_turn: Record = lambda _: None,
     on_warm: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Run the workload through both arms.
-
-    Cancellation propagates; whatever finished before is in `results` and in the file.
-
-    Args:
-        plan: what to run.
-        results: every measured turn is appended as it ends.
-        results_path: JSON lines; each turn is in the file before the next one starts.
-        on_turn: called after each measured turn, for progress.
-        on_warm: awaited once between warm-up and the first measured turn; the place
-            for an opening scrape that leaves the warm-up out.
+    """`run_pass` for a profile's workload, into a list and a file of JSON lines.
 
     Raises:
-        BadInput: the tokenizer cannot be read or has too few usable tokens.
+        BadInput: as there; the tokenizer cannot be read or has too few usable tokens.
     """
     tokenizer = _load_tokenizer(plan.tokenizer_path)
-    conversations = build_conversations(tokenizer, plan.workload)
-    ids = allowed_ids(usable_ids(tokenizer))
+    target = Target(
+        plan.router_url,
+        plan.served_model_name,
+        plan.run_id,
+        synthetic.allowed_ids(synthetic.usable_ids(tokenizer)),
+        plan.api_key,
+    )
 
     def record(result: TurnResult) -> None:
-        _append(results_path, result)
+        results_path.parent.mkdir(parents=True, exist_ok=True)
+        with results_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result.to_dict(), separators=(",", ":")) + "\n")
         results.append(result)
         on_turn(result)
 
-    headers = {"Authorization": f"Bearer {plan.api_key}"} if plan.api_key else {}
-    async with aiohttp.ClientSession(headers=headers) as session:
-        player = _Player(plan, session, ids)
-        for conversation in (c for c in conversations if c.is_warmup):
-            await player.play(conversation, WARMUP_TURNS, lambda _: None)
+    async def warmed(_began_s: float) -> None:
         if on_warm is not None:
             await on_warm()
-        for conversation in (c for c in conversations if not c.is_warmup):
-            await player.play(conversation, plan.workload.turns, record)
+
+    bench = BenchSpec(again_share=0.0, timeout_s=plan.timeout_s)
+    conversations = _conversations(tokenizer, plan.workload)
+    await play_workload(target, conversations, bench, record, warmed)
 
 
-@dataclass(frozen=True)
-class _Player:
-    """Plays conversations against the router."""
-
-    plan: BenchPlan
-    session: aiohttp.ClientSession
-    ids: tuple[int, ...]
-
-    async def play(
-        self, conversation: Conversation, turns: int, record: Callable[[TurnResult], None]
-    ) -> None:
-        """One arm runs all its turns, then the other replays its answers as history.
-
-        A failed turn of the first arm ends the conversation for both: nothing after
-        it could be compared.
-        """
-        first, second = ARMS if conversation.index % 2 == 0 else reversed(ARMS)
-        answers: list[str] = []
-        for turn in range(1, turns + 1):
-            result = await self._turn(conversation, first, turn, answers)
-            record(result)
-            if not result.is_successful:
-                break
-            answers.append(result.text)
-        for turn in range(1, len(answers) + 1):
-            record(await self._turn(conversation, second, turn, answers))
-
-    async def _turn(
-        self, conversation: Conversation, arm: Arm, turn: int, answers: list[str]
-    ) -> TurnResult:
-        plan = self.plan
-        kind = "w" if conversation.is_warmup else "c"
-        request = TurnRequest(
-            conversation=conversation.index,
-            turn=turn,
-            arm=arm,
-            model=plan.served_model_name,
-            messages=history(conversation, turn, answers),
-            answer_tokens=plan.workload.answer_tokens,
-            allowed_token_ids=self.ids,
-            conversation_key=f"{plan.run_id}-{kind}{conversation.index}-{arm}",
-            timeout_s=plan.timeout_s,
+def _conversations(tokenizer: Tokenizer, workload: WorkloadSpec) -> list[Conversation]:
+    """A profile's conversations in the shape that is played."""
+    return [
+        Conversation(
+            each.index,
+            each.is_warmup,
+            ({"role": "system", "content": each.system},) if each.system else (),
+            tuple(
+                PlannedTurn(({"role": "user", "content": text},), workload.answer_tokens)
+                for text in each.users
+            ),
         )
-        return await run_turn(self.session, plan.router_url, request)
-
-
-def history(conversation: Conversation, turn: int, answers: list[str]) -> tuple[Message, ...]:
-    """The messages of a turn (1-based): all before it, and its own user message."""
-    messages: list[Message] = []
-    if conversation.system:
-        messages.append({"role": "system", "content": conversation.system})
-    for user, answer in zip(conversation.users[: turn - 1], answers[: turn - 1], strict=True):
-        messages.append({"role": "user", "content": user})
-        messages.append({"role": "assistant", "content": answer})
-    messages.append({"role": "user", "content": conversation.users[turn - 1]})
-    return tuple(messages)
-
-
-def _append(path: Path, result: TurnResult) -> None:
-    # Opened anew for each turn: closing is what makes the line outlive a crash.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(result.to_dict(), separators=(",", ":")) + "\n")
+        for each in synthetic.build_conversations(tokenizer, workload)
+    ]
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:

@@ -42,6 +42,10 @@ class StubRouter:
     hanging: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "tiny"}]})
+        if request.path.endswith("/end"):
+            return web.json_response({"released": 0})
         number = len(self.bodies)
         self.bodies.append(await request.json())
         self.headers.append(dict(request.headers))
