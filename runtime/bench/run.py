@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 
 from runtime.bench.client import run_turn
 from runtime.bench.turn import ARMS, Arm, Message, TurnRequest, TurnResult
-from runtime.bench.workload import Conversation, allowed_ids, build_conversations, usable_ids
+from runtime.bench.workloads.conversation import Conversation
+from runtime.bench.workloads.synthetic import allowed_ids, build_conversations, usable_ids
 from runtime.contract.profile import WorkloadSpec
 from runtime.errors import BadInput
 
@@ -130,13 +131,10 @@ class _Player:
 
 def history(conversation: Conversation, turn: int, answers: list[str]) -> tuple[Message, ...]:
     """The messages of a turn (1-based): all before it, and its own user message."""
-    messages: list[Message] = []
-    if conversation.system:
-        messages.append({"role": "system", "content": conversation.system})
-    for user, answer in zip(conversation.users[: turn - 1], answers[: turn - 1], strict=True):
-        messages.append({"role": "user", "content": user})
-        messages.append({"role": "assistant", "content": answer})
-    messages.append({"role": "user", "content": conversation.users[turn - 1]})
+    messages: list[Message] = list(conversation.opening)
+    for planned, answer in zip(conversation.turns[: turn - 1], answers[: turn - 1], strict=True):
+        messages.extend((*planned.messages, {"role": "assistant", "content": answer}))
+    messages.extend(conversation.turns[turn - 1].messages)
     return tuple(messages)
 
 
