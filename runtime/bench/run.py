@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import uvloop
 from tokenizers import Tokenizer
 
-from runtime.bench import workload as synthetic
 from runtime.bench.client import open_session
 from runtime.bench.folder import PassFolder, PassInfo
 from runtime.bench.order import Block, Part, plan_aborts, plan_blocks
 from runtime.bench.player import WARMUP_TURNS, Player, Target
 from runtime.bench.probe import check_router
 from runtime.bench.turn import TurnResult
-from runtime.bench.workloads.conversation import Conversation, PlannedTurn
+from runtime.bench.workloads.conversation import Conversation
+from runtime.bench.workloads.synthetic import allowed_ids, build_conversations, usable_ids
 from runtime.contract.bench import BenchSpec
 from runtime.contract.profile import WorkloadSpec
 from runtime.errors import BadInput, TurnbackError
@@ -186,7 +186,7 @@ async def run_benchmark(
         plan.router_url,
         plan.served_model_name,
         plan.run_id,
-        synthetic.allowed_ids(synthetic.usable_ids(tokenizer)),
+        allowed_ids(usable_ids(tokenizer)),
         plan.api_key,
     )
 
@@ -202,24 +202,8 @@ async def run_benchmark(
             await on_warm()
 
     bench = BenchSpec(again_share=0.0, timeout_s=plan.timeout_s)
-    conversations = _conversations(tokenizer, plan.workload)
+    conversations = build_conversations(tokenizer, plan.workload)
     await play_workload(target, conversations, bench, record, warmed)
-
-
-def _conversations(tokenizer: Tokenizer, workload: WorkloadSpec) -> list[Conversation]:
-    """A profile's conversations in the shape that is played."""
-    return [
-        Conversation(
-            each.index,
-            each.is_warmup,
-            ({"role": "system", "content": each.system},) if each.system else (),
-            tuple(
-                PlannedTurn(({"role": "user", "content": text},), workload.answer_tokens)
-                for text in each.users
-            ),
-        )
-        for each in synthetic.build_conversations(tokenizer, workload)
-    ]
 
 
 def _load_tokenizer(path: Path) -> Tokenizer:

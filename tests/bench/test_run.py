@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from runtime.bench.run import BenchPlan, run_benchmark
 from runtime.bench.turn import TurnResult
-from runtime.bench.workload import round_trip_ids
+from runtime.bench.workloads.synthetic import round_trip_ids
 from runtime.contract.profile import WorkloadSpec
 from runtime.errors import BadInput
 

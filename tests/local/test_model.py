@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from runtime.bench.workload import round_trip_ids
+from runtime.bench.workloads.synthetic import round_trip_ids
 from runtime.local.model import ModelShape, build_model, load_tokenizer
 
 SMALL = ModelShape(vocab_size=1024, layers=1)

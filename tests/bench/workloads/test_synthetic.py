@@ -1,6 +1,7 @@
 """Texts have exact token counts, repeat for a seed, and share only what they should."""
 
 import json
+import random
 from collections.abc import Callable
 
 import pytest
@@ -8,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from runtime.bench.workload import (
+from runtime.bench.workloads.conversation import Conversation
+from runtime.bench.workloads.synthetic import (
     LEAST_IDS,
     MOST_ALLOWED_IDS,
-    Conversation,
     allowed_ids,
     build_conversations,
     round_trip_ids,
@@ -37,8 +38,18 @@ def count_tokens(tokenizer: Tokenizer) -> Callable[[str], int]:
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
+def users_of(conversation: Conversation) -> list[str]:
+    return [turn.messages[0]["content"] for turn in conversation.turns]
+
+
+def system_of(conversation: Conversation) -> str:
+    (message,) = conversation.opening
+    assert message["role"] == "system"
+    return str(message["content"])
+
+
 def texts_of(conversation: Conversation) -> set[str]:
-    return {conversation.system, *conversation.users}
+    return {system_of(conversation), *users_of(conversation)}
 
 
 @settings(deadline=None, max_examples=100)
@@ -74,8 +85,8 @@ def test_texts_have_the_wanted_token_counts(
     built = build_conversations(tokenizer, SPEC)
     assert len(built) == 5
     for conversation in built:
-        assert count_tokens(conversation.system) == 40
-        assert [count_tokens(user) for user in conversation.users] == [90, 20]
+        assert count_tokens(system_of(conversation)) == 40
+        assert [count_tokens(user) for user in users_of(conversation)] == [90, 20]
 
 
 def test_the_seed_decides_every_text(tokenizer: Tokenizer) -> None:
@@ -90,8 +101,8 @@ def test_conversations_share_the_common_prefix_only(tokenizer: Tokenizer) -> Non
     """Measured conversations have one system message and no other text in common."""
     measured = [c for c in build_conversations(tokenizer, SPEC) if not c.is_warmup]
     assert [c.index for c in measured] == [0, 1, 2]
-    assert len({c.system for c in measured}) == 1
-    assert len({user for c in measured for user in c.users}) == 6
+    assert len({system_of(c) for c in measured}) == 1
+    assert len({user for c in measured for user in users_of(c)}) == 6
 
 
 def test_warmup_shares_no_text_with_the_measured_part(tokenizer: Tokenizer) -> None:
@@ -103,10 +114,40 @@ def test_warmup_shares_no_text_with_the_measured_part(tokenizer: Tokenizer) -> N
     assert not warmup & measured
 
 
-def test_no_common_prefix_gives_an_empty_system_text(tokenizer: Tokenizer) -> None:
-    """A workload without a common prefix has no system text."""
+def test_no_common_prefix_gives_no_system_message(tokenizer: Tokenizer) -> None:
+    """A workload without a common prefix has no system message."""
     spec = SPEC.model_copy(update={"common_prefix_tokens": 0})
-    assert build_conversations(tokenizer, spec)[0].system == ""
+    assert build_conversations(tokenizer, spec)[0].opening == ()
+
+
+def test_a_sweep_has_conversations_of_its_own_at_every_point(
+    tokenizer: Tokenizer, count_tokens: Callable[[str], int]
+) -> None:
+    """Points come in order, with as many conversations each and no user text in common."""
+    spec = SPEC.model_copy(update={"sweep_own_prefix_tokens": (30, 10)})
+    built = build_conversations(tokenizer, spec)
+    measured = [c for c in built if not c.is_warmup]
+    assert [(c.index, c.point) for c in measured] == [*enumerate([30] * 3 + [10] * 3)]
+    assert [count_tokens(users_of(c)[0]) for c in measured] == [50] * 3 + [30] * 3
+    assert len({user for c in measured for user in users_of(c)}) == 12
+    assert len({system_of(c) for c in measured}) == 1
+    assert [count_tokens(users_of(c)[0]) for c in built if c.is_warmup] == [90, 90]
+
+
+def test_without_a_sweep_texts_stay_as_they_were(tokenizer: Tokenizer) -> None:
+    """A seed's texts do not change between versions: figures can be compared."""
+    built = build_conversations(tokenizer, SPEC)
+    ids = round_trip_ids(tokenizer)
+    rng = random.Random(repr((7, "measured", 1, 0)))  # noqa: S311 - texts, not secrets
+    assert users_of(built[3])[0] == tokenizer.decode(rng.choices(ids, k=90))
+    assert {c.point for c in built} == {0}
+
+
+def test_think_times_are_between_turns_alone(tokenizer: Tokenizer) -> None:
+    """Nobody waits before a first message, nor in the warm-up."""
+    built = build_conversations(tokenizer, SPEC.model_copy(update={"think_s": 1.5}))
+    waits = {c.is_warmup: [turn.think_s for turn in c.turns] for c in built}
+    assert waits == {True: [0, 0], False: [0, 1.5]}
 
 
 def test_a_tokenizer_without_words_is_refused() -> None:
