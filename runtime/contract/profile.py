@@ -41,7 +41,7 @@ class WorkloadSpec(Frozen):
     own_prefix_tokens: int = Field(ge=0)
     """Different in every conversation; with a sweep, of the warm-up conversations alone."""
     sweep_own_prefix_tokens: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """In place of it, one after the other, each with `conversations` of its own; empty: no sweep."""
+    """In place of it, one after the other, each with `conversations` of its own."""
     user_tokens: int = Field(ge=1)
     """Added by every user turn."""
     answer_tokens: int = Field(ge=2)

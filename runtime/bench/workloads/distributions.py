@@ -59,15 +59,15 @@ class Lognormal(Frozen):
     """By `average` and `median_ratio`, or by `mean` and `sigma` of the normal one beneath."""
 
     distribution: Literal["lognormal"]
-    average: Annotated[_Number, Field(ge=1, le=LARGEST)] | None = None
-    median_ratio: Annotated[_Number, Field(gt=0, lt=1)] | None = None
-    mean: Annotated[_Number, Field(gt=0, le=20)] | None = None
-    sigma: Annotated[_Number, Field(ge=0, le=10)] | None = None
+    average: float | None = Field(default=None, strict=True, ge=1, le=LARGEST)
+    median_ratio: float | None = Field(default=None, strict=True, gt=0, lt=1)
+    mean: float | None = Field(default=None, strict=True, gt=0, le=20)
+    sigma: float | None = Field(default=None, strict=True, ge=0, le=10)
     max: _Cap = None
 
     @model_validator(mode="after")
     def _one_of_both_ways(self) -> Self:
-        given = {name for name in ("average", "median_ratio", "mean", "sigma") if self._has(name)}
+        given = self.model_fields_set - {"distribution", "max"}
         if given not in ({"average"}, {"average", "median_ratio"}, {"mean", "sigma"}):
             raise ValueError(
                 "needs average (and median_ratio, if wanted), or mean and sigma; "
@@ -75,16 +75,12 @@ class Lognormal(Frozen):
             )
         return self
 
-    def _has(self, name: str) -> bool:
-        return getattr(self, name) is not None
-
     def sample(self, rng: np.random.Generator, count: int) -> Sizes:
-        """So many of them; with `average` they are scaled to have it, and then capped."""
-        if self.average is None:
-            assert self.mean is not None and self.sigma is not None  # noqa: S101, PT018 - validated
-            return _whole(rng.lognormal(self.mean, self.sigma, count), self.max)
-        ratio = self.median_ratio or MEDIAN_RATIO
-        return _whole(lognormal(rng, self.average, ratio, count), self.max)
+        """So many of them; with `average` the ones drawn have it, before they are capped."""
+        if self.average is not None:
+            ratio = self.median_ratio or MEDIAN_RATIO
+            return _whole(lognormal(rng, self.average, ratio, count), self.max)
+        return _whole(rng.lognormal(self.mean or 0.0, self.sigma or 0.0, count), self.max)
 
 
 class Zipf(Frozen):
