@@ -92,6 +92,11 @@ class PassFolder:
 
     path: Path
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is anything to read."""
+        return (self.path / PASS).exists()
+
     def begin(self, info: PassInfo) -> None:
         """Make the folder and say what will run."""
         self.path.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ OnWarm = Callable[[float], Awaitable[None]]
 """Is given `perf_counter()` of the pass's beginning, from which all of its times count."""
 
 T = TypeVar("T")
+_TOLD_CHARS = 300
 
 
 def on_uvloop(main: Coroutine[Any, Any, T]) -> T:
@@ -151,7 +152,7 @@ def _warm_up(conversations: Sequence[Conversation], parts: Sequence[Part]) -> Bl
 def told(reason: BaseException) -> str:
     """What ended a run, in one line."""
     if isinstance(reason, TurnbackError):
-        return f"{reason.what}: {reason.got}"
+        return " ".join(f"{reason.what}: {reason.got}".split())[:_TOLD_CHARS]
     is_interrupt = isinstance(reason, asyncio.CancelledError | KeyboardInterrupt)
     return "interrupted" if is_interrupt else repr(reason)
 

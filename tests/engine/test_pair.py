@@ -17,8 +17,10 @@ import aiohttp
 import pytest
 
 from runtime.bench.folder import PassInfo, Sample
+from runtime.bench.measure import read_workload
+from runtime.bench.player import Target
 from runtime.bench.report import build_report
-from runtime.bench.run import BenchPlan, run_benchmark
+from runtime.bench.run import play_workload
 from runtime.bench.scrape import settled_scrape
 from runtime.bench.turn import TurnResult
 from runtime.contract.bench import BenchSpec
@@ -98,20 +100,16 @@ async def test_every_api_returns_kv_by_its_history(up: Up, path: str, stream: bo
     assert b"kv_transfer_params" not in replies[0].raw + replies[1].raw
 
 
-async def test_benchmark_through_the_router(up: Up, model: Path, tmp_path: Path) -> None:
+async def test_benchmark_through_the_router(up: Up, model: Path) -> None:
     """Both halves of the gain are there, answers are equal, and the receipts add up."""
     profile = load_profile("tiny")
     workload = profile.workload.model_copy(
         update={"conversations": 2, "turns": 3, "own_prefix_tokens": 300, "user_tokens": 100}
     )
     profile = profile.model_copy(update={"workload": workload})
-    plan = BenchPlan(
-        router_url=up.router_url,
-        served_model_name="tiny",
-        tokenizer_path=model / "tokenizer.json",
-        workload=workload,
-        run_id="test",
-    )
+    bench = BenchSpec(again_share=0.0)
+    words = read_workload(profile, model, bench)
+    target = Target(up.router_url, "tiny", "test", words.allowed_token_ids)
     results: list[TurnResult] = []
     urls = {"prefill": up.prefill_url, "decode": up.decode_url}
     async with aiohttp.ClientSession() as session:
@@ -122,15 +120,15 @@ async def test_benchmark_through_the_router(up: Up, model: Path, tmp_path: Path)
             for role, url in urls.items():
                 samples.append(Sample(at_s, role, url, await settled_scrape(session, url) or {}))
 
-        async def on_warm() -> None:
+        async def on_warm(_began_s: float) -> None:
             nonlocal hits_before
             await read(-1.0)
             hits_before = await external_hits(session, up)
 
-        await run_benchmark(plan, results, tmp_path / "turns.jsonl", on_warm=on_warm)
+        await play_workload(target, words.conversations, bench, results.append, on_warm)
         await read(1.0)
         hits = await external_hits(session, up) - hits_before
-    info = PassInfo("main", "", profile, BenchSpec(), profile.name, prefill_prefix_caching=False)
+    info = PassInfo("main", "", profile, bench, profile.name, prefill_prefix_caching=False)
     report = build_report([(info, results, samples)])
     engine = report["engine"]
 

@@ -1,13 +1,18 @@
 """A short benchmark through the rehearsed router, and what it must show."""
 
+import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from runtime.bench.exactness import compare
-from runtime.bench.run import BenchPlan, run_benchmark
+from runtime.bench.measure import read_workload
+from runtime.bench.player import Target
+from runtime.bench.run import play_workload
 from runtime.bench.turn import TurnResult
-from runtime.contract.profile import WorkloadSpec
+from runtime.contract.bench import BenchSpec
+from runtime.contract.profile import WorkloadSpec, load_profile
 from runtime.errors import EngineDied
 from runtime.local.rehearsal.checks import check_no_empty_values
 
@@ -36,31 +41,25 @@ def first_key(text: str) -> str:
     return key
 
 
-def plan(url: str, served_model_name: str, model: Path, run_id: str, api_key: str) -> BenchPlan:
-    """The benchmark's plan."""
-    return BenchPlan(
-        router_url=url,
-        served_model_name=served_model_name,
-        tokenizer_path=model / "tokenizer.json",
-        workload=WORKLOAD,
-        run_id=run_id,
-        timeout_s=120.0,
-        api_key=api_key,
-    )
-
-
-async def run_and_judge(plan: BenchPlan, turns: Path) -> str:
+async def run_and_judge(target: Target, model: Path, turns: Path) -> str:
     """Run both arms; returns what was seen.
 
     Args:
-        plan: what to run.
+        target: where turns go; its `allowed_token_ids` are found here.
+        model: folder of the served model.
         turns: file for the results.
 
     Raises:
         EngineDied: a turn failed, a later one was not warm, or an answer differs.
     """
+    profile = load_profile("tiny").model_copy(update={"workload": WORKLOAD})
+    bench = BenchSpec(again_share=0.0, timeout_s=120.0)
+    workload = await asyncio.to_thread(read_workload, profile, model, bench)
+    target = replace(target, allowed_token_ids=workload.allowed_token_ids)
     results: list[TurnResult] = []
-    await run_benchmark(plan, results, turns)
+    await play_workload(target, workload.conversations, bench, results.append)
+    lines = (json.dumps(each.to_dict()) for each in results)
+    await asyncio.to_thread(turns.write_text, "".join(f"{line}\n" for line in lines), "utf-8")
     return judge(results)
 
 

@@ -12,7 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 
 from runtime.aws.rollout.fleet import NodeRole
-from runtime.bench.run import BenchPlan
+from runtime.bench.player import Target
 from runtime.cli_node import stage_deployed
 from runtime.errors import StartFailed
 from runtime.launch.supervisor import Supervisor
@@ -167,18 +167,18 @@ class _Rehearsal:
             fleet.check_ttl(decode.kv.decoder_kv_blocks_ttl_s)
 
     async def _serve(self, fleet: LocalFleet, run_id: str) -> None:
-        plan = await asyncio.to_thread(self._plan, fleet, run_id)
+        target = await asyncio.to_thread(self._target, fleet, run_id)
         with self._step("benchmark through the router") as found:
             turns = self.out / f"turns-{run_id}.jsonl"
-            found.append(await self.supervisor.run(bench.run_and_judge(plan, turns)))
+            judging = bench.run_and_judge(target, self.model, turns)
+            found.append(await self.supervisor.run(judging))
 
-    def _plan(self, fleet: LocalFleet, run_id: str) -> BenchPlan:
+    def _target(self, fleet: LocalFleet, run_id: str) -> Target:
         outputs = {key: each for s in deployed.read_stacks(NAME) for key, each in s.outputs.items()}
         key = bench.first_key(deployed.secret(outputs["ApiKeysSecret"]))
         spec = deployed.node_spec(fleet.places["decode"].parameter)
-        return bench.plan(
-            fleet.places["router"].url, spec.serving.served_model_name, self.model, run_id, key
-        )
+        url = fleet.places["router"].url
+        return Target(url, spec.serving.served_model_name, run_id, api_key=key)
 
     async def _change_ttl(self, stacks: Sequence[Stack]) -> None:
         was = await asyncio.to_thread(deployed.identities, NAME)

@@ -1,0 +1,140 @@
+"""One pass against servers that run: turns through the router, metrics beside them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from tokenizers import Tokenizer
+
+from runtime.bench.folder import PassFolder, PassInfo
+from runtime.bench.order import plan_blocks
+from runtime.bench.player import Target
+from runtime.bench.run import run_pass
+from runtime.bench.scrape import Sampler, Server
+from runtime.bench.turn import TurnResult
+from runtime.bench.workloads.conversation import Conversation
+from runtime.bench.workloads.load import load_workload
+from runtime.bench.workloads.synthetic import allowed_ids, usable_ids
+from runtime.contract.bench import BenchSpec
+from runtime.contract.profile import Profile
+from runtime.errors import BadInput, EngineDied
+
+TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is played.
+
+    Attributes:
+        source: a profile's name or a file's.
+        conversations: the warm-up's first.
+        allowed_token_ids: the only ones that answers may hold; empty: all.
+    """
+
+    source: str
+    conversations: Sequence[Conversation]
+    allowed_token_ids: tuple[int, ...] = ()
+
+    def turns(self, bench: BenchSpec, *, is_feature_on: bool) -> int:
+        """How many turns a pass measures, when none fails."""
+        blocks = plan_blocks(self.conversations, bench, is_feature_on=is_feature_on)
+        return sum(
+            len(block.parts) * len(conversation.turns)
+            for block in blocks
+            for conversation in block.conversations
+        )
+
+
+def read_workload(
+    profile: Profile,
+    tokenizer: Path,
+    bench: BenchSpec,
+    path: Path | None = None,
+    on_note: Callable[[str], None] = lambda _: None,
+) -> Workload:
+    """Build a workload.
+
+    Args:
+        profile: sizes.
+        tokenizer: tokenizer.json of the served model, or the model's folder.
+        bench: how it will be played.
+        path: a file in place of the profile's workload.
+        on_note: told what was left out.
+
+    Raises:
+        BadInput: a file cannot be read or used.
+    """
+    reader = _tokenizer(tokenizer)
+    conversations = load_workload(profile, reader, path, bench, on_note=on_note)
+    is_free = profile.workload.answers != "round_trip"
+    ids = () if is_free else allowed_ids(usable_ids(reader))
+    return Workload(path.name if path else profile.name, conversations, ids)
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    path = path / TOKENIZER if path.is_dir() else path
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library has no exception type of its own
+        raise BadInput(
+            "tokenizer cannot be read",
+            got=f"{path}: {error}",
+            allowed="a tokenizer.json of the tokenizers library, or a model's folder with one",
+            fix="give the tokenizer.json of the served model",
+        ) from error
+
+
+async def measure(
+    target: Target,
+    servers: Sequence[Server],
+    workload: Workload,
+    folder: PassFolder,
+    info: PassInfo,
+    on_turn: Callable[[TurnResult], None],
+    on_warm: Callable[[], None],
+) -> None:
+    """Run a pass, with readings of servers before, during and after it.
+
+    Args:
+        target: where turns go.
+        servers: whose metrics are read; may be empty.
+        workload: what is played.
+        folder: takes all that is measured, as it is measured.
+        info: what runs.
+        on_turn: called after each measured turn.
+        on_warm: called once, before the first of them.
+
+    Raises:
+        BadInput, StartFailed, EngineDied: as in `run_pass`; EngineDied also where no turn
+            succeeded.
+    """
+    async with aiohttp.ClientSession() as session:
+        sampler = Sampler(session, servers, folder.add_sample)
+
+        async def begin(_began_s: float) -> None:
+            await sampler.settle()
+            sampler.begin()
+            on_warm()
+
+        folder.begin(info)
+        async with sampler.running():
+            results = await run_pass(
+                target, workload.conversations, folder, info, on_turn=on_turn, on_warm=begin
+            )
+        await sampler.settle()
+    _refuse_empty(results, folder)
+
+
+def _refuse_empty(results: Sequence[TurnResult], folder: PassFolder) -> None:
+    """A pass without one good turn has measured nothing, whatever its engines say."""
+    if any(result.is_successful for result in results):
+        return
+    errors = [result.error for result in results if result.error]
+    raise EngineDied(
+        "no turn succeeded",
+        got=errors[0] if errors else "no turn was run",
+        allowed="at least one successful turn",
+        fix=f"read the servers' logs; what was measured is in {folder.path}",
+    )

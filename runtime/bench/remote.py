@@ -1,0 +1,114 @@
+"""One pass against a router that runs somewhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.console import Console
+
+from runtime.bench.folder import PassFolder, PassInfo
+from runtime.bench.measure import measure, read_workload
+from runtime.bench.player import Target
+from runtime.bench.progress import shown
+from runtime.bench.report import read_report
+from runtime.bench.results import REPORT, report_in_any_case, told_why
+from runtime.bench.scrape import Server
+from runtime.contract.bench import BenchSpec
+from runtime.contract.profile import Profile
+from runtime.errors import BadInput
+
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class RemoteBench:
+    """What to run.
+
+    Attributes:
+        folder: takes the pass's folder and the reports; a pass of another name beside it
+            becomes part of the report.
+        name: of the pass.
+        tokenizer: tokenizer.json of the served model, or its folder.
+        servers: whose metrics are read: engines, and the router itself.
+        profile: sizes; its `prefill_prefix_caching` and `kv.bidirectional` say how the
+            fleet was started.
+        environment: what the report says of the fleet.
+    """
+
+    folder: Path
+    name: str
+    url: str
+    served_model_name: str
+    tokenizer: Path
+    profile: Profile
+    bench: BenchSpec
+    servers: Sequence[Server] = ()
+    workload: Path | None = None
+    api_key: str | None = field(default=None, repr=False)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+
+async def run_remote(plan: RemoteBench, console: Console) -> dict[str, Any]:
+    """Run the pass; returns the report, of all passes in the folder.
+
+    Raises:
+        BadInput, StartFailed, EngineDied: as their names say.
+    """
+    folder = PassFolder(plan.folder / plan.name)
+    if folder.is_begun:
+        raise BadInput(
+            "there is a pass of this name already",
+            got=str(folder.path),
+            allowed="a new name for each pass of a folder",
+            fix="give another --pass-name or --out, or move the folder away",
+        )
+    workload = read_workload(plan.profile, plan.tokenizer, plan.bench, plan.workload, console.print)
+    created_utc = datetime.now(UTC).isoformat(timespec="seconds")
+    info = PassInfo(
+        name=plan.name,
+        created_utc=created_utc,
+        profile=plan.profile,
+        bench=plan.bench,
+        workload=workload.source,
+        prefill_prefix_caching=plan.profile.serving.prefill_prefix_caching,
+        is_feature_on=plan.profile.kv.bidirectional,
+        environment={"kit": version("turnback"), "engine": "vllm"}
+        | await _engine_versions(plan.servers)
+        | plan.environment,
+    )
+    target = Target(
+        plan.url,
+        plan.served_model_name,
+        f"{created_utc}-{plan.name}",
+        workload.allowed_token_ids,
+        plan.api_key,
+    )
+    total = workload.turns(info.bench, is_feature_on=info.is_feature_on)
+    with (
+        report_in_any_case(plan.folder, console),
+        told_why(folder),
+        shown(console, plan.name, total) as progress,
+    ):
+        await measure(
+            target, plan.servers, workload, folder, info, progress.on_turn, progress.on_warm
+        )
+    return read_report(plan.folder / REPORT)
+
+
+async def _engine_versions(servers: Sequence[Server]) -> dict[str, str]:
+    """What the first engine that answers says of itself."""
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        for server in servers:
+            if server.role == "router":
+                continue
+            try:
+                async with session.get(f"{server.url.rstrip('/')}/version") as reply:
+                    return {"vllm": str((await reply.json())["version"])}
+            except (aiohttp.ClientError, LookupError, TimeoutError, TypeError, ValueError):
+                continue
+    return {}
