@@ -30,27 +30,27 @@ async def check_router(session: aiohttp.ClientSession, url: str, model: str) -> 
         async with session.get(address, timeout=timeout) as reply:
             status, body = reply.status, await reply.read()
     except TimeoutError:
-        raise _unreachable(address, f"no reply within {_TIMEOUT_S:g} s") from None
+        raise _unreachable(url, f"no reply within {_TIMEOUT_S:g} s") from None
     except (aiohttp.ClientError, ValueError) as error:
-        raise _unreachable(address, repr(error)) from None
-    shown = f"{address}: HTTP {status}: {body[:_SHOWN].decode('utf-8', 'replace')}"
+        raise _unreachable(url, repr(error)) from None
+    told = f"HTTP {status}: {body[:_SHOWN].decode('utf-8', 'replace')}"
     if status in (401, 403):
         raise BadInput(
             "the router refuses the API key",
-            got=shown,
+            got=f"{address}: {told}",
             allowed="one of the router's API keys",
             fix="give a key of the deployment, or check that it was not rotated",
         )
     if status >= 500:
         raise StartFailed(
             "the router has no engines that answer",
-            got=shown,
+            got=f"{address}: {told}",
             allowed=f"HTTP 200 of GET {_PATH}",
             fix="wait until GET /health is 200, or look into the engines' logs",
         )
     served = _models(body) if status == 200 else None
     if served is None:
-        raise _unreachable(address, shown)
+        raise _unreachable(url, told)
     if model not in served:
         raise BadInput(
             "the router serves another model",
@@ -69,10 +69,10 @@ def _models(body: bytes) -> list[str] | None:
         return None
 
 
-def _unreachable(address: str, got: str) -> BadInput:
+def _unreachable(url: str, told: str) -> BadInput:
     return BadInput(
         "the router cannot be reached",
-        got=got if got.startswith(address) else f"{address}: {got}",
+        got=f"{url}: {told}",
         allowed="an address on which a router answers like an OpenAI server",
         fix="start it, or give its address without a path, as in http://127.0.0.1:8000",
     )
