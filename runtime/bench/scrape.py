@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -83,21 +84,12 @@ async def scrape(session: aiohttp.ClientSession, url: str) -> Counters | None:
         One value per name of COUNTERS; None when the engine does not answer, since
         a run whose engine died still deserves its report.
     """
-    page = await _page(session, url)
-    return None if page is None else _named(page, COUNTERS)
+    return await _read(session, url, lambda page: _named(page, COUNTERS)) or None
 
 
 async def read_values(session: aiohttp.ClientSession, server: Server) -> Counters:
     """Everything a report wants of a server, by the report's names; empty when it is silent."""
-    page = await _page(session, server.url)
-    if page is None:
-        return {}
-    if server.role == "router":
-        return _named(page, _ROUTER)
-    return _named(page, {**COUNTERS, **_ENGINE_NOW}) | {
-        "kv_usage": mean_metric(page, KV_USAGE),
-        CAPACITY: kv_capacity_tokens(page),
-    }
+    return await _read(session, server.url, _router if server.role == "router" else _engine)
 
 
 async def settled_scrape(
@@ -187,13 +179,30 @@ class Sampler:
             await asyncio.sleep(every_s)
 
 
-async def _page(session: aiohttp.ClientSession, url: str) -> str | None:
+async def _read(
+    session: aiohttp.ClientSession, url: str, parse: Callable[[str], Counters]
+) -> Counters:
+    """What a page says; empty when there is none, or no numbers in it."""
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
         async with session.get(f"{url.rstrip('/')}/metrics", timeout=timeout) as response:
-            return await response.text() if response.status == 200 else None
-    except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
-        return None
+            if response.status != 200:
+                return {}
+            values = parse((await response.read()).decode())
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return {}
+    return values if all(map(math.isfinite, values.values())) else {}
+
+
+def _engine(page: str) -> Counters:
+    return _named(page, {**COUNTERS, **_ENGINE_NOW}) | {
+        "kv_usage": mean_metric(page, KV_USAGE),
+        CAPACITY: kv_capacity_tokens(page),
+    }
+
+
+def _router(page: str) -> Counters:
+    return _named(page, _ROUTER)
 
 
 def _named(page: str, names: Mapping[str, str]) -> Counters:

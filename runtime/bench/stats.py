@@ -13,6 +13,9 @@ BOOTSTRAP_FROM = 30
 """Clusters from which on the interval is a bootstrap's: below, resamples repeat themselves."""
 
 _RESAMPLES = 2000
+_LEAST_SPREAD = 0.95
+"""Share of resamples whose values differ; fewer do where nearly all values are one."""
+
 _SEED = 20_260_102
 """Fixed: one set of results has one report."""
 
@@ -112,7 +115,10 @@ def bootstrap_interval(log_ratios: Sequence[float]) -> Interval:
     """The same by a studentised bootstrap: the quantiles come from the data, skew included.
 
     Args:
-        log_ratios: natural logs, one per independent cluster; at least 2 of them differ.
+        log_ratios: natural logs, one per independent cluster, at least 2.
+
+    Returns:
+        Student's t interval where nearly all values are one: resamples say nothing then.
 
     Source:
         Efron and Tibshirani, An Introduction to the Bootstrap, 12.5 (bootstrap-t).
@@ -122,7 +128,10 @@ def bootstrap_interval(log_ratios: Sequence[float]) -> Interval:
     rng = np.random.default_rng(_SEED)
     drawn = values[rng.integers(0, n, size=(_RESAMPLES, n), dtype=np.int32)]
     errors = drawn.std(axis=1, ddof=1) / math.sqrt(n)
-    drawn, errors = drawn[errors > 0], errors[errors > 0]
+    is_spread = errors > 1e-12
+    if is_spread.mean() < _LEAST_SPREAD:
+        return t_interval(log_ratios)
+    drawn, errors = drawn[is_spread], errors[is_spread]
     mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n)
     low, high = np.quantile((drawn.mean(axis=1) - mean) / errors, (0.025, 0.975))
     ends = math.exp(mean - float(high) * error), math.exp(mean - float(low) * error)
@@ -135,9 +144,8 @@ def ratio_interval(log_ratios: Sequence[float]) -> Interval:
     Args:
         log_ratios: natural logs, one per independent cluster.
     """
-    if len(log_ratios) < BOOTSTRAP_FROM or len(set(log_ratios)) < 2:
-        return t_interval(log_ratios)
-    return bootstrap_interval(log_ratios)
+    is_many = len(log_ratios) >= BOOTSTRAP_FROM
+    return bootstrap_interval(log_ratios) if is_many else t_interval(log_ratios)
 
 
 @dataclass(frozen=True)

@@ -420,6 +420,7 @@ def _engine(
         "reads_after_free": 0.0,
         "expired": 0.0,
         "pulled_tokens": float(sum(pulled)),
+        "preemptions": 0.0,
         "kv_usage": min(1.0, (pinned + 3000 * running) / CAPACITY_TOKENS),
         "running": running,
         "waiting": 0.0,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.bench.exactness import compare
+from runtime.bench.exactness import Difference, Exactness, compare, compare_again, noise_p, verdict
 from runtime.bench.turn import TurnResult
 
 Make = Callable[..., TurnResult]
@@ -116,3 +116,64 @@ def test_every_compared_turn_is_counted_once(make_turn: Make, data: st.DataObjec
     ]
     found = compare(turns)
     assert found.equal + found.ties + len(found.differences) == found.compared
+
+
+def counts(compared: int, different: int) -> Exactness:
+    """So many turns, of which so many differ."""
+    told = Difference(0, 1, 0, 5, 6, -0.5, -0.5, "token")
+    return Exactness(compared, compared - different, 0, (told,) * different)
+
+
+@pytest.mark.parametrize(
+    ("arms", "again", "is_reproducible", "want"),
+    [
+        ((0, 0), (5, 0), False, "not_compared"),
+        ((40, 0), (0, 0), False, "equal"),
+        ((40, 0), (5, 5), False, "equal"),
+        ((40, 1), (5, 0), True, "more_than_noise"),
+        ((40, 1), (5, 0), False, "within_noise"),
+        ((40, 30), (5, 0), False, "more_than_noise"),
+        ((40, 1), (0, 0), False, "more_than_noise"),
+        ((40, 8), (40, 7), True, "within_noise"),
+        ((40, 16), (40, 7), True, "more_than_noise"),
+    ],
+)
+def test_the_arms_may_differ_no_more_often_than_repeats_do(
+    arms: tuple[int, int], again: tuple[int, int], is_reproducible: bool, want: str
+) -> None:
+    """Where arithmetic repeats itself one difference is too many; else noise is allowed for."""
+    assert verdict(counts(*arms), counts(*again), is_reproducible=is_reproducible) == want
+
+
+def test_noise_needs_turns_on_both_sides() -> None:
+    """Without repeats nobody knows what noise does."""
+    assert noise_p(counts(4, 1), counts(0, 0)) is None
+    assert noise_p(counts(0, 0), counts(4, 1)) is None
+    assert noise_p(counts(4, 1), counts(4, 1)) == pytest.approx(1 - 15 / 70)
+
+
+def test_repeats_are_compared_with_the_turn_they_repeat(make_turn: Make) -> None:
+    """A/A: the same conversation, turn and repeat of the workload; arms leave them out."""
+    turns = [
+        make_turn(),
+        make_turn(is_again=True, token_ids=(5, 9)),
+        make_turn(repeat=1),
+        make_turn(repeat=1, is_again=True),
+        make_turn(turn=2, is_again=True),
+        make_turn(arm="bidirectional"),
+    ]
+    again = compare_again(turns)
+    assert (again.compared, again.equal, len(again.differences)) == (2, 1, 1)
+    assert (compare(turns).compared, compare(turns).equal) == (1, 1)
+
+
+def test_edited_turns_are_compared_alike(make_turn: Make) -> None:
+    """A wrong answer after an edit is a difference as any other."""
+    pair = both(make_turn, {"is_edited": True}, {"is_edited": True, "token_ids": (5, 9)})
+    assert len(compare(pair).differences) == 1
+
+
+def test_turns_whose_client_left_are_outside(make_turn: Make) -> None:
+    """They ended where the client did, not where the engines differ."""
+    pair = both(make_turn, {}, {"outcome": "aborted", "token_ids": (5,)})
+    assert compare(pair).compared == 0

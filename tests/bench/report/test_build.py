@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from runtime.bench.report import (
-    build_report,
-    split_pull,
-    write_report,
-)
+from runtime.bench.report import build_report, split_pull
+from runtime.bench.scrape import COUNTERS
 from runtime.bench.turn import TurnResult
+from runtime.contract.bench import Objectives, Price
 from runtime.contract.profile import Profile
 from runtime.engine_api import Receipt
-from tests.bench.simulated import pass_of
+from tests.bench.simulated import pass_of, simulated_pass
 
 Make = Callable[..., TurnResult]
 
-GOLDEN_KEYS = [
+NO_RATIO = {"ratio": None, "ci95": None, "n": 0, "method": None}
+GOLDEN = Path(__file__).parents[2] / "golden" / "report-keys.txt"
+
+FIRST_KEYS = [
     "arms.bidirectional.requests",
     "arms.bidirectional.turns.decode.local_tokens",
     "arms.bidirectional.turns.decode.offered_tokens",
@@ -127,14 +128,28 @@ def results(make_turn: Make) -> list[TurnResult]:
     return built
 
 
-def test_the_reports_keys_are_fixed(profile: Profile, results: list[TurnResult]) -> None:
-    """A key added, lost or renamed is a new schema version."""
+def test_no_key_of_the_first_reports_is_lost(profile: Profile, results: list[TurnResult]) -> None:
+    """Readers of schema 1 find what they found; a key lost or renamed is a new version."""
     report = report_of(profile, results)
-    workload = report.pop("workload")
-    assert sorted(leaf_keys(report)) == GOLDEN_KEYS
+    assert set(FIRST_KEYS) - {"engine"} <= leaf_keys(report)
+    assert "engine" in report
     assert report["schema_version"] == 1
-    assert workload == profile.model_dump(mode="json")
-    assert {"workload", "serving", "kv"} <= set(workload)
+    assert report["workload"] == profile.model_dump(mode="json")
+    assert {"workload", "serving", "kv"} <= set(report["workload"])
+
+
+def test_the_reports_keys_are_those_of_the_golden_file() -> None:
+    """A key added or moved changes tests/golden/report-keys.txt, on purpose."""
+    full = simulated_pass(
+        failures=0.2,
+        differences=0.2,
+        objectives=Objectives(ttft_ms=100),
+        price=Price(usd_per_node_hour=60),
+    )
+    report = build_report([full])
+    report["arms"] = list(report["arms"].values())  # of either arm
+    keys = leaf_keys({**report, "workload": None, "environment": None})
+    assert "".join(f"{key}\n" for key in sorted(keys)) == GOLDEN.read_text("utf-8")
 
 
 def test_turn_figures(profile: Profile, results: list[TurnResult]) -> None:
@@ -148,12 +163,20 @@ def test_turn_figures(profile: Profile, results: list[TurnResult]) -> None:
         "n": 2,
         "errored": 0,
         "incomplete": 0,
+        "aborted": 0,
+        "e2e_ms": {"p50": 200.0, "p90": None, "p99": None, "mean": 200.0},
+        "tpot_ms": {"p50": 160.0, "p90": None, "p99": None, "mean": 175.0},
         "ttft_ms": {"p50": 10.0, "p90": None, "p99": None, "mean": 25.0},
         "prompt_tokens": 120.0,
         "pulled_prompt_tokens": 120,
         "pulled_answer_tokens": 72,
-        # Of each answer of 40 tokens all but the last one.
-        "returnable_answer_tokens": 78,
+        # Of each answer of two tokens all but the last one.
+        "returnable_answer_tokens": 2,
+        "cached_tokens": 0,
+        "computed_tokens": 2 * (120 - 96),
+        "stage_ms_p50": dict.fromkeys(
+            ("queue", "pull", "prefill", "hand_over", "first_decode", "unattributed")
+        ),
         "prefill": {
             "reasons": {"pulled": 2},
             "offered_tokens": 192,
@@ -193,7 +216,7 @@ def test_failures_are_counted_beside_latencies(
 def test_speedups_per_turn_and_overall(profile: Profile, results: list[TurnResult]) -> None:
     """Ratios are geometric means of one-way over bidirectional; turn 1 stands apart."""
     speedup = report_of(profile, results)["speedup"]
-    assert speedup["turn_1"] == {"ratio": 1.0, "ci95": [1.0, 1.0], "n": 2}
+    assert speedup["turn_1"] == {"ratio": 1.0, "ci95": [1.0, 1.0], "n": 2, "method": "t"}
     assert [turn["turn"] for turn in speedup["turns"]] == [2, 3]
     assert [turn["ratio"] for turn in speedup["turns"]] == [pytest.approx(4)] * 2
     assert speedup["overall"]["ratio"] == pytest.approx(4)
@@ -217,8 +240,8 @@ def test_a_ratio_needs_both_arms(profile: Profile, make_turn: Make) -> None:
         make_turn(turn=2, arm="bidirectional", outcome="errored", ttft_ms=None),
     ]
     speedup = report_of(profile, half)["speedup"]
-    assert speedup["turns"][0] == {"turn": 2, "ratio": None, "ci95": None, "n": 0}
-    assert speedup["overall"] == {"ratio": None, "ci95": None, "n": 0}
+    assert speedup["turns"][0] == {"turn": 2} | NO_RATIO
+    assert speedup["overall"] == NO_RATIO
 
 
 def test_a_report_of_nothing_is_whole(profile: Profile) -> None:
@@ -275,23 +298,58 @@ def test_a_pull_is_split_at_the_previous_prompts_end(
 
 def test_engine_counters_are_passed_on(profile: Profile) -> None:
     """What was scraped stands in the report, also when one role did not answer."""
-    counters = {"prefill": {"nixl_reads": 3.0}, "decode": None}
-    assert report_of(profile, [], engine=counters)["engine"] == counters
+    engine = report_of(profile, [], engine={"prefill": {"nixl_reads": 3.0}, "decode": None})[
+        "engine"
+    ]
+    assert engine == {"prefill": dict.fromkeys(COUNTERS, 0.0) | {"nixl_reads": 3.0}, "decode": None}
 
 
-def test_writing_replaces_the_old_report_whole(tmp_path: Path) -> None:
-    """The new report takes the old one's place and leaves no draft behind."""
-    path = tmp_path / "out" / "report.json"
-    write_report({"a": 1}, path)
-    write_report({"a": 2}, path)
-    assert path.read_text("utf-8") == '{\n  "a": 2\n}\n'
-    assert [entry.name for entry in path.parent.iterdir()] == ["report.json"]
+def test_passes_are_never_mixed() -> None:
+    """Each pass has figures of its own turns; the main one's do not change beside another."""
+    main, off = simulated_pass(ratio=2.0), simulated_pass(is_feature_on=False, name="off", seed=7)
+    alone, beside = build_report([main]), build_report([main, off])
+    (other,) = beside.pop("other_passes")
+    assert beside == {key: value for key, value in alone.items() if key != "other_passes"}
+    assert other["pass"]["name"] == "off"
+    assert list(other["arms"]) == ["one_way"]
+    assert other["speedup"]["overall"] == NO_RATIO
+    assert other["requests"] == build_report([off])["requests"]
+    shared = {"schema_version", "environment", "workload", "published"}
+    assert set(other) == set(beside) - shared
 
 
-def test_a_report_that_is_not_json_leaves_the_old_one(tmp_path: Path) -> None:
-    """A value that JSON does not have never reaches the file."""
-    path = tmp_path / "report.json"
-    write_report({"a": 1}, path)
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_report({"a": float("nan")}, path)
-    assert json.loads(path.read_text("utf-8")) == {"a": 1}
+def test_repeats_of_noise_and_left_turns_are_outside(profile: Profile, make_turn: Make) -> None:
+    """A/A repeats and turns whose client left count in no latency of an arm."""
+    turns = [
+        make_turn(ttft_ms=80.0),
+        make_turn(ttft_ms=900.0, is_again=True),
+        make_turn(conversation=1, outcome="aborted", ttft_ms=None, e2e_ms=None),
+    ]
+    arm = report_of(profile, turns)["arms"]["one_way"]
+    assert arm["turns"][0]["ttft_ms"]["mean"] == 80.0
+    assert arm["requests"] == 2
+    assert arm["outcomes"] == {"successful": 1, "errored": 0, "incomplete": 0, "aborted": 1}
+    assert arm["turns"][0]["aborted"] == 1
+
+
+def test_every_turn_has_a_row(make_turn: Make, profile: Profile) -> None:
+    """Whatever came of it, in the order in which turns were sent."""
+    turns = [
+        make_turn(started_s=2.0, outcome="errored", error="HTTP 500", ttft_ms=None, e2e_ms=None),
+        make_turn(started_s=1.0, is_again=True, receipt=Receipt(64, 64, 32, 32, "pulled")),
+    ]
+    first, second = report_of(profile, turns)["requests"]
+    assert (first["is_again"], first["reason"], first["answer_tokens"]) == (True, "pulled", 2)
+    assert (first["local_tokens"], first["pulled_tokens"], first["computed_tokens"]) == (32, 32, 36)
+    assert (second["error"], second["ttft_ms"], second["computed_tokens"]) == (
+        *("HTTP 500", None),
+        None,
+    )
+
+
+def test_a_cut_short_run_of_a_profile_has_all_its_turns(profile: Profile, make_turn: Make) -> None:
+    """A profile says how many turns there are; another workload's longest conversation does."""
+    turns = [make_turn(turn=1), make_turn(turn=2)]
+    of_profile = report_of(profile, turns)["arms"]["one_way"]["turns"]
+    of_file = report_of(profile, turns, workload="chats.json")["arms"]["one_way"]["turns"]
+    assert [len(of_profile), len(of_file)] == [3, 2]
