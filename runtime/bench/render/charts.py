@@ -49,10 +49,9 @@ def ttft_by_length(figure: "Figure", one: Json) -> None:
             linewidth=1.8,
             label=f"{look.label}, median",
         )
-    axes.set_ylim(bottom=0)
+    _ms(axes)
+    _few_ticks(axes)
     axes.set_xlabel("prompt tokens")
-    axes.set_ylabel("TTFT, ms")
-    _thousands(axes)
     _legend(figure, axes)
 
 
@@ -81,9 +80,8 @@ def ttft_by_turn(figure: "Figure", one: Json) -> None:
             capsize=3,
             label=f"{look.label}, median and quartiles",
         )
-    axes.set_ylim(bottom=0)
+    _ms(axes)
     axes.set_xlabel("turn")
-    axes.set_ylabel("TTFT, ms")
     _whole_numbers(axes)
     _legend(figure, axes)
 
@@ -136,9 +134,8 @@ def ttft_boxes(figure: "Figure", one: Json) -> None:
         )
         if drawn["boxes"]:
             drawn["boxes"][0].set_label(look.label)
-    axes.set_ylim(bottom=0)
+    _ms(axes)
     axes.set_xlabel("turn")
-    axes.set_ylabel("TTFT, ms")
     _whole_numbers(axes)
     _legend(figure, axes)
 
@@ -226,12 +223,15 @@ def load(figure: "Figure", shown: Sequence[Server]) -> None:
             "markevery": max(1, len(server.at_s) // 8),
             "linewidth": 1.6,
         }
-        percents = [100 * share for share in server.kv_usage]
-        axes.plot(server.at_s, percents, marker="os"[at % 2], label=server.label, **look)
+        if any(share == share for share in server.kv_usage):
+            percents = [100 * share for share in server.kv_usage]
+            axes.plot(server.at_s, percents, marker="os"[at % 2], label=server.label, **look)
         if any(share == share for share in server.pinned):
             look |= {"color": INK.stand_in, "linestyle": ":"}
             pinned = [100 * share for share in server.pinned]
-            axes.plot(server.at_s, pinned, marker="x", label=f"{server.label}, pinned", **look)
+            axes.plot(
+                server.at_s, pinned, marker="x", label=f"pinned, by the {server.label}", **look
+            )
     axes.set_ylim(bottom=0)
     axes.set_xlabel("s since the pass began")
     axes.set_ylabel("KV cache, %")
@@ -306,11 +306,13 @@ def _few_ticks(axes: "Axes") -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(5 if axes.figure.bbox.width < 400 else 8))
+    axes.xaxis.set_major_formatter("{x:,g}")
 
 
-def _thousands(axes: "Axes") -> None:
-    _few_ticks(axes)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+def _ms(axes: "Axes") -> None:
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("TTFT, ms")
+    axes.yaxis.set_major_formatter("{x:,g}")
 
 
 def _whole_numbers(axes: "Axes") -> None:

@@ -98,7 +98,10 @@ def by_turn(one: Json) -> list[Group]:
     return [
         Group(
             f"turn {turn}",
-            {arm: [each for each in mine if each["turn"] == turn] for arm, mine in requests.items()},
+            {
+                arm: [each for each in mine if each["turn"] == turn]
+                for arm, mine in requests.items()
+            },
         )
         for turn in turns
     ]

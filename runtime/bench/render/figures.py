@@ -8,7 +8,6 @@ from runtime.bench.render import charts, tables
 from runtime.bench.render.data import (
     Json,
     arms_of,
-    by_turn,
     conversation_bars,
     good,
     groups,
@@ -63,7 +62,8 @@ def _ttft_by_length(one: Json) -> Figure:
 
 def _breakdown(one: Json) -> Figure:
     parts = groups(one)
-    is_told = any(ms is not None for p in parts for arm in p.arms for ms in p.stages_ms(arm).values())
+    told = [part.stages_ms(arm) for part in parts for arm in part.arms]
+    is_told = any(ms is not None for stages in told for ms in stages.values())
     height = charts.height_of_rows(charts.breakdown_rows(parts, len(arms_of(one))))
     by = "prefix length in tokens, turns from the second on" if is_sweep(one) else "turn"
     return Figure(
@@ -154,8 +154,3 @@ _ALL: tuple[Callable[[Json], Figure], ...] = (
 def _draws(draw: Callable[..., None], one: Json) -> Draw | None:
     has_any = any(good(one, arm) for arm in arms_of(one))
     return partial(draw, one=one) if has_any else None
-
-
-def by_turn_figure(one: Json) -> Draw | None:
-    """The README's chart; None where nothing succeeded."""
-    return _draws(charts.ttft_by_turn, one) if by_turn(one) else None

@@ -21,7 +21,7 @@ def page(report: Json) -> str:
     Everything that a server or a user said is escaped.
     """
     told = passes(report)
-    title = f"turnback: {report['workload']['name']}"
+    title = f"turnback benchmark: {report['workload']['name']}"
     body = [
         f"<header><h1>{escape(title)}</h1>{_what_ran(report)}</header>",
         _notices(report),
@@ -147,9 +147,7 @@ def _setup(report: Json) -> str:
 
 def _folded(summary: str, label: str, table: Table, *, is_open: bool = False) -> str:
     state = " open" if is_open else ""
-    return (
-        f"<details{state}><summary>{escape(summary)}</summary>{_table(label, table)}</details>"
-    )
+    return f"<details{state}><summary>{escape(summary)}</summary>{_table(label, table)}</details>"
 
 
 def _table(label: str, table: Table) -> str:

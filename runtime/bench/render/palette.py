@@ -35,7 +35,7 @@ QUEUE = Tone("queue", "#0a0b07", "#999999", "#8a8f96")
 PULL = Tone("pull", "#0a0b08", "#56b4e9", "#3f93c4")
 PREFILL = Tone("prefill", "#0a0b09", "#e69f00", "#c98a00")
 HAND_OVER = Tone("hand-over", "#0a0b0a", "#cc79a7", "#b8658f")
-FIRST_DECODE = Tone("first-decode", "#0a0b0b", "#009e73", "#00805e")
+FIRST_DECODE = Tone("first-decode", "#0a0b0b", "#009e73", "#1fa67c")
 DECODE = Tone("decode", "#0a0b0c", "#b8e0d2", "#1f4f42")
 THINK = Tone("think", "#0a0b0d", "#eef1f5", "#232c37")
 

@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Callable
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runtime.bench.render.palette import INK, LINE, MUTED, TONES, variables
 
@@ -94,7 +94,7 @@ def _adapt(text: str, name: str) -> str:
     return re.sub(r"\s*<!--.*?-->|\n\s*", lambda gap: "" if "<!" in gap[0] else "\n", body)
 
 
-_SETTINGS = {
+_SETTINGS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "turnback",
     "font.size": FONT_PX,

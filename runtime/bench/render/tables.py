@@ -16,7 +16,7 @@ from runtime.bench.render.data import (
     median,
 )
 from runtime.bench.render.palette import ARM_LOOKS, PARTS, STAGES
-from runtime.bench.render.words import number, ratio
+from runtime.bench.render.words import number
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Table:
     """Text of cells, not yet escaped; the first column names the row."""
 
     head: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def _place(one: Json) -> str:
@@ -219,9 +219,7 @@ def failures(one: Json, most: int = 20) -> Table:
             what = (ARM_LOOKS[each["arm"]].label, each["outcome"], each["error"] or "-")
             counted[what] = counted.get(what, 0) + 1
     ranked = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:most]
-    return Table(
-        ("arm", "outcome", "error", "requests"), [(*what, str(n)) for what, n in ranked]
-    )
+    return Table(("arm", "outcome", "error", "requests"), [(*what, str(n)) for what, n in ranked])
 
 
 def settings(told: Json, prefix: str = "") -> Table:

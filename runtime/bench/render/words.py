@@ -36,16 +36,17 @@ def notices(report: Json) -> list[str]:
         told.append(f"PARTIAL REPORT: stopped by {report['stopped_by']}")
     if report["environment"].get("engine") == "mock":
         told.append("MOCK ENGINE: these times say nothing about real serving")
+    told += [problem for problem in report["problems"] if not _is_of_partial(problem)]
     for one in report["other_passes"]:
+        name = f"pass {one['pass']['name']}"
         if not one["complete"]:
-            told.append(f"PARTIAL: pass {one['pass']['name']} was stopped by {one['stopped_by']}")
-    told += report["problems"]
-    told += [
-        f"pass {one['pass']['name']}: {problem}"
-        for one in report["other_passes"]
-        for problem in one["problems"]
-    ]
+            told.append(f"PARTIAL: {name} was stopped by {one['stopped_by']}")
+        told += [f"{name}: {problem}" for problem in one["problems"] if not _is_of_partial(problem)]
     return told
+
+
+def _is_of_partial(problem: str) -> bool:
+    return problem.startswith("the pass is partial")  # the first line says so already
 
 
 def verdicts(one: Json) -> list[str]:
@@ -87,8 +88,7 @@ def _meaning(interval: Json) -> str:
 
 def _saved_ms(one: Json) -> Iterator[str]:
     middles = {
-        arm: median([e["ttft_ms"] for e in good(one, arm) if e["turn"] > 1])
-        for arm in arms_of(one)
+        arm: median([e["ttft_ms"] for e in good(one, arm) if e["turn"] > 1]) for arm in arms_of(one)
     }
     before, after = middles.get("one_way"), middles.get("bidirectional")
     if before is not None and after is not None:
@@ -128,9 +128,7 @@ def outcomes(one: Json) -> str:
 def _savings(one: Json) -> Iterator[str]:
     told = one["savings"]
     if told is not None:
-        yield (
-            f"Prefill saved: {_sums(told)}; per 1,000 turns {_sums(told['per_1000_turns'])}."
-        )
+        yield (f"Prefill saved: {_sums(told)}; per 1,000 turns {_sums(told['per_1000_turns'])}.")
 
 
 def _sums(told: Json) -> str:
@@ -189,6 +187,5 @@ def _attribution(one: Json) -> Iterator[str]:
     told = one["attribution"]
     if told["n"]:
         yield (
-            f"Stages add up to TTFT within max(5 %, 5 ms) in {told['within']} of "
-            f"{told['n']} turns."
+            f"Stages add up to TTFT within max(5 %, 5 ms) in {told['within']} of {told['n']} turns."
         )
