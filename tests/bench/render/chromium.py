@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import json
 import os
 import shutil
 import signal
@@ -14,7 +13,8 @@ from typing import Any
 
 import aiohttp
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+from runtime.local.environments import BROWSERS
+
 _STEP_S = 60.0
 """Longest wait for one answer; a busy machine is slow."""
 
@@ -89,7 +89,7 @@ class Page:
 @asynccontextmanager
 async def running_chromium(folder: Path) -> AsyncIterator[Page]:
     """Start the browser with a profile of its own; a missing one fails the test."""
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
     assert program, "no Chromium: run `make setup`, or sudo apt-get install -y chromium"
     told = folder / "DevToolsActivePort"
     process = await asyncio.create_subprocess_exec(
@@ -125,8 +125,3 @@ async def _first_page(page: Page) -> Page:
     for domain in ("Page", "Network", "Runtime"):
         await page.call(f"{domain}.enable")
     return page
-
-
-def pretty(value: Any) -> str:
-    """For the message of a failed assertion."""
-    return json.dumps(value, indent=1)
