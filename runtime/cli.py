@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from runtime import cli_aws, cli_bench, cli_doctor, cli_image, cli_local, cli_node
+from runtime import cli_aws, cli_bench, cli_doctor, cli_image, cli_local, cli_node, cli_report
 from runtime.cli_edge import exit_with
 from runtime.contract.explain import explain as explain_problems
 from runtime.contract.node import KvTransferSpec, RouterSpec
@@ -28,6 +28,7 @@ cli_aws.register(app)
 cli_image.register(app)
 cli_node.register(app)
 cli_doctor.register(app)
+cli_report.register(app)
 
 _SPEC = RouterSpec.model_fields
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from runtime.bench.folder import PassFolder
-from runtime.bench.report import Passed, build_report, write_report
+from runtime.bench.render.files import write_reports
+from runtime.bench.report import Passed, build_report
 from runtime.bench.run import told
 from runtime.bench.table import render
 
@@ -47,8 +48,11 @@ def report_in_any_case(folder: Path, console: Console) -> Iterator[None]:
         passes = read_passes(folder)
         if any(turns for _, turns, _ in passes):
             report = build_report(passes)
-            write_report(report, folder / REPORT)
+            files = write_reports(report, folder)
             console.print(render(report))
-            console.print(f"{'report: ' if is_whole else 'partial report:'} {folder / REPORT}")
+            if not is_whole:
+                console.print("partial report:")
+            for path in files:
+                console.print(f"{path.name + ':':13} {path}", soft_wrap=True, highlight=False)
         else:
             console.print("nothing was measured yet")

@@ -1,118 +1,95 @@
 """The report as rich tables. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-_COLUMNS = (
-    "turn",
-    "prompt\ntokens",
-    "one-way\nTTFT p50 ms",
-    "bidirectional\nTTFT p50 ms",
-    "speed-up\n(95 % interval)",
-    "pulled tokens\nprompt / answer",
-    "n / errored / incomplete\none-way, bidirectional",
-)
+from runtime.bench.render.data import arms_of, is_sweep, passes
+from runtime.bench.render.palette import ARM_LOOKS
+from runtime.bench.render.words import notices, number, ratio, verdicts
+
+Json = Mapping[str, Any]
 
 
-def render(report: Mapping[str, Any]) -> RenderableType:
-    """The report for a terminal: one row per turn, then what holds for the whole run."""
-    parts: list[RenderableType] = [Text(line, style="bold yellow") for line in _notices(report)]
-    parts.append(_turns(report))
-    parts.extend(Text(line) for line in (_overall(report), *_exactness(report), *_engine(report)))
+def render(report: Json) -> RenderableType:
+    """The report for a terminal: of each pass one row per turn, then its findings."""
+    parts: list[RenderableType] = [Text(line, style="bold yellow") for line in notices(report)]
+    told = passes(report)
+    for one in told:
+        parts += _pass(one, "" if len(told) == 1 else f", pass {one['pass']['name']}")
     return Group(*parts)
 
 
-def _notices(report: Mapping[str, Any]) -> list[str]:
-    notices = []
-    if not report["complete"]:
-        notices.append(f"PARTIAL REPORT: stopped by {report['stopped_by']}")
-    if report["environment"].get("engine") == "mock":
-        notices.append("MOCK ENGINE: these times say nothing about real serving")
-    return notices
+def _pass(one: Json, which: str) -> Iterator[RenderableType]:
+    yield _turns(one, which)
+    if is_sweep(one):
+        yield _points(one, which)
+    yield from (Text(line) for line in (*verdicts(one), *_difference(one), *_engine(one)))
 
 
-def _turns(report: Mapping[str, Any]) -> Table:
-    table = Table(title="Time to first token, per turn")
-    for column in _COLUMNS:
-        table.add_column(column, justify="right")
-    speedup = report["speedup"]
-    ratios = [speedup["turn_1"], *speedup["turns"]]
-    arms = report["arms"]
-    for one_way, both, ratio in zip(
-        arms["one_way"]["turns"], arms["bidirectional"]["turns"], ratios, strict=True
+def _turns(one: Json, which: str) -> Table:
+    arms = arms_of(one)
+    labels = [ARM_LOOKS[arm].label for arm in arms]
+    table = Table(title=f"Time to first token, per turn{which}", title_justify="left")
+    for column in (
+        *("turn", "prompt\ntokens"),
+        *(f"{label}\nTTFT p50 ms" for label in labels),
+        *(("speed-up\n(95 % interval)", "pulled tokens\nprompt / answer") if arms[1:] else ()),
+        f"n / errored / incomplete / aborted\n{', '.join(labels)}",
     ):
+        table.add_column(column, justify="right")
+    ratios = [one["speedup"]["turn_1"], *one["speedup"]["turns"]]
+    turns = [one["arms"][arm]["turns"] for arm in arms]
+    for interval, *each in zip(ratios, *turns, strict=True):
+        last = each[-1]
+        pulled = f"{last['pulled_prompt_tokens']} / {last['pulled_answer_tokens']}"
         table.add_row(
-            str(both["turn"]),
-            _number(both["prompt_tokens"], 0),
-            _number(one_way["ttft_ms"]["p50"], 1),
-            _number(both["ttft_ms"]["p50"], 1),
-            _ratio(ratio),
-            f"{both['pulled_prompt_tokens']} / {both['pulled_answer_tokens']}",
-            f"{_counts(one_way)}, {_counts(both)}",
+            str(last["turn"]),
+            number(last["prompt_tokens"], 0),
+            *(number(told["ttft_ms"]["p50"]) for told in each),
+            *((ratio(interval), pulled) if arms[1:] else ()),
+            ", ".join(map(_counts, each)),
         )
     return table
 
 
-def _counts(turn: Mapping[str, Any]) -> str:
-    return f"{turn['n']}/{turn['errored']}/{turn['incomplete']}"
+def _points(one: Json, which: str) -> Table:
+    arms = arms_of(one)
+    table = Table(title=f"Turns from the second on, by own prefix{which}", title_justify="left")
+    labels = (f"{ARM_LOOKS[arm].label}\nTTFT p50 ms" for arm in arms)
+    for column in ("own prefix\ntokens", *labels, "speed-up\n(95 % interval)"):
+        table.add_column(column, justify="right")
+    for point in one["points"]:
+        medians = (number(point["arms"][arm]["ttft_ms"]["p50"]) for arm in arms)
+        table.add_row(f"{point['own_prefix_tokens']:,}", *medians, ratio(point["speedup"]))
+    return table
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+def _counts(turn: Json) -> str:
+    return "/".join(str(turn[name]) for name in ("n", "errored", "incomplete", "aborted"))
 
 
-def _ratio(interval: Mapping[str, Any]) -> str:
-    if interval["ratio"] is None:
-        return "-"
-    shown = f"{interval['ratio']:.2f}x"
-    if interval["ci95"] is None:
-        return f"{shown} (no interval)"
-    low, high = interval["ci95"]
-    return f"{shown} ({low:.2f}..{high:.2f})"
-
-
-def _overall(report: Mapping[str, Any]) -> str:
-    overall = report["speedup"]["overall"]
-    if overall["ratio"] is None:
-        return "Overall, turns 2 and later: nothing to compare"
-    return (
-        f"Overall, turns 2 and later: {_ratio(overall)}, "
-        f"one-way TTFT over bidirectional TTFT, {overall['n']} conversation(s)"
-    )
-
-
-def _exactness(report: Mapping[str, Any]) -> list[str]:
-    exactness = report["exactness"]
-    differences = exactness["differences"]
-    lines = [
-        f"Answers: {exactness['compared']} turns compared, {exactness['equal']} equal, "
-        f"{exactness['ties']} ties, {len(differences)} differences"
-    ]
-    if differences:
-        first = differences[0]
-        lines.append(
-            f"  first: conversation {first['conversation']}, turn {first['turn']}, "
+def _difference(one: Json) -> Iterator[str]:
+    for first in one["exactness"]["differences"][:1]:
+        yield (
+            f"  first difference: conversation {first['conversation']}, turn {first['turn']}, "
             f"position {first['position']} ({first['kind']})"
         )
-    return lines
 
 
-def _engine(report: Mapping[str, Any]) -> list[str]:
-    if report["engine"] is None:
-        return ["Engine counters: not scraped"]
-    lines = []
-    for role, counters in report["engine"].items():
+def _engine(one: Json) -> Iterator[str]:
+    if one["engine"] is None:
+        yield "Engine counters: not scraped"
+    for role, counters in (one["engine"] or {}).items():
         if counters is None:
-            lines.append(f"{role} engine: counters could not be read")
+            yield f"{role} engine: counters could not be read"
             continue
-        lines.append(
+        yield (
             f"{role} engine: {counters['nixl_reads']:.0f} NIXL reads, "
             f"{counters['nixl_bytes'] / 2**20:.1f} MiB in {counters['nixl_seconds']:.3f} s, "
             f"{counters['failed_transfers']:.0f} failed transfers, "
             f"{counters['reads_after_free']:.0f} reads after free"
         )
-    return lines

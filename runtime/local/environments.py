@@ -4,7 +4,7 @@ The rehearsal deploys with the CDK CLI: an npm package, run by the Node that the
 environment holds.
 
 The tests of the shared store need a Redis or Valkey server: installed here where that is
-possible, and never started by the package.
+possible, and never started by the package. Those of the report's page need a Chromium.
 
 Standard library only: it runs before anything is installed.
 
@@ -37,6 +37,9 @@ STORE_SERVERS = ("redis-server", "valkey-server")
 STORE_PACKAGE = "redis-server"
 ROOT_PACKAGE = "debootstrap"
 """What tests/ami makes a root of."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER_PACKAGE = "chromium"
+"""What tests/bench/render looks at the report with."""
 POLICY = Path("/usr/sbin/policy-rc.d")
 _STAMP = ".turnback-setup"
 
@@ -266,11 +269,13 @@ def _ensure_system_tools() -> None:
         line = store_install(is_on_path, is_root=is_root, run=run_command)
         if line is not None:
             print(f"tests of the shared store need a server: {line}")  # noqa: T201
-        line = package_install(
-            ROOT_PACKAGE, [ROOT_PACKAGE], is_on_path, is_root=is_root, run=run_command
-        )
-        if line is not None:
-            print(f"tests of the image's steps need {ROOT_PACKAGE}: {line}")  # noqa: T201
+        for package, programs, tests in (
+            (ROOT_PACKAGE, [ROOT_PACKAGE], "the image's steps"),
+            (BROWSER_PACKAGE, BROWSERS, "the report's page"),
+        ):
+            line = package_install(package, programs, is_on_path, is_root=is_root, run=run_command)
+            if line is not None:
+                print(f"tests of {tests} need {package}: {line}")  # noqa: T201
 
 
 def main() -> int:

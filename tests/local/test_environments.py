@@ -9,6 +9,8 @@ import pytest
 
 from runtime.errors import BadInput, StartFailed
 from runtime.local.environments import (
+    BROWSER_PACKAGE,
+    BROWSERS,
     CDK_CLI_LOCKS,
     LOCKS,
     TORCH,
@@ -16,6 +18,7 @@ from runtime.local.environments import (
     _make,
     check_python,
     fill_cdk_cli,
+    package_install,
     services_stay_off,
     stamp_text,
     store_install,
@@ -216,6 +219,25 @@ def test_line_is_told_where_nothing_may_be_installed(programs: list[str], is_roo
     line = store_install(machine.has, is_root=is_root, run=machine.run)
     assert line == "sudo apt-get install -y redis-server"
     assert machine.lines == []
+
+
+@pytest.mark.parametrize("browser", BROWSERS)
+def test_browser_that_is_there_is_used(browser: str) -> None:
+    """Another name of Chromium, or Chrome, does as well."""
+    machine = Machine(browser, "apt-get")
+    told = package_install(BROWSER_PACKAGE, BROWSERS, machine.has, is_root=True, run=machine.run)
+    assert told is None
+    assert machine.lines == []
+
+
+def test_browser_is_installed_for_root() -> None:
+    """Else the line is told, and only the page's tests fail."""
+    machine, other = Machine("apt-get"), Machine("apt-get")
+    asked = (BROWSER_PACKAGE, BROWSERS)
+    assert package_install(*asked, machine.has, is_root=True, run=machine.run) is None
+    assert machine.lines[0].endswith("--no-install-recommends chromium")
+    line = package_install(*asked, other.has, is_root=False, run=other.run)
+    assert line == "sudo apt-get install -y chromium"
 
 
 def test_services_stay_off_while_packages_are_installed(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The report for people: page, summary, rows, terminal. Pure functions of the report."""

@@ -1,0 +1,57 @@
+"""The files of a report, each whole or not at all."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from runtime.bench.render.charts import ttft_by_turn
+from runtime.bench.render.csv import rows
+from runtime.bench.render.data import Json, arms_of, good
+from runtime.bench.render.html import page
+from runtime.bench.render.markdown import summary
+from runtime.bench.render.svg import WIDE_PX, standalone_svg
+from runtime.bench.report import write_report
+
+REPORT, PAGE, ROWS, SUMMARY = "report.json", "report.html", "requests.csv", "summary.md"
+
+_RENDERED: dict[str, Callable[[Json], str]] = {ROWS: rows, SUMMARY: summary, PAGE: page}
+
+
+def write_reports(report: Json, folder: Path) -> list[Path]:
+    """Write all files of a report.
+
+    A reader sees the old file or the new one, never half. report.json comes first: what
+    was measured is on the disk before anything is drawn.
+
+    Returns:
+        Their paths, the one for people to read last.
+    """
+    write_report(report, folder / REPORT)
+    for name, render in _RENDERED.items():
+        _replace(folder / name, render(report))
+    return [folder / name for name in (REPORT, *_RENDERED)]
+
+
+def write_turn_chart(report: Json, path: Path) -> None:
+    """Write the README's chart: TTFT by turn of the main pass, as an SVG of its own.
+
+    Raises:
+        ValueError: no turn of it succeeded.
+    """
+    if not any(good(report, arm) for arm in arms_of(report)):
+        raise ValueError("no turn succeeded, so there is nothing to draw")
+    svg = standalone_svg(
+        lambda figure: ttft_by_turn(figure, report),
+        name="turns",
+        label="Time to first token by turn, one-way and bidirectional KV transfer",
+        width_px=WIDE_PX,
+        height_px=340,
+    )
+    _replace(path, svg)
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    # Line ends as they are: those of CSV are its own.
+    draft.write_text(text, "utf-8", newline="")
+    draft.replace(path)

@@ -1,0 +1,110 @@
+"""`turnback report`: builds the report of passes that are on the disk."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from runtime.cli_aws import JsonOption
+from runtime.errors import BadInput, TurnbackError
+
+if TYPE_CHECKING:
+    from runtime.bench.folder import PassInfo, Sample
+    from runtime.bench.turn import TurnResult
+
+    Found = tuple[Path, tuple[PassInfo, list[TurnResult], list[Sample]]]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(report)
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Of a run or of passes; the main pass comes first."),
+    ],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the files go. Left out: the first folder.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build report.json, report.html, requests.csv and summary.md from measured passes."""
+    try:
+        files = build(folders, out or folders[0], Console(stderr=as_json))
+    except (TurnbackError, OSError) as error:
+        shown = error if isinstance(error, TurnbackError) else _unusable(error)
+        typer.echo(f"\nerror: {shown}", err=True)
+        raise typer.Exit(shown.exit_code) from None
+    if as_json:
+        typer.echo(json.dumps({path.name: str(path) for path in files}))
+
+
+def build(folders: list[Path], out: Path, console: Console) -> list[Path]:
+    """Read the passes, write the report's files, show the table.
+
+    Args:
+        folders: of passes, or of runs with passes in them; the first pass is the main one.
+            In a run folder passes with the feature on come first, then by time.
+        out: is made where it is missing.
+        console: takes the table.
+
+    Returns:
+        The files.
+
+    Raises:
+        BadInput: a folder holds no pass, or nothing was measured in any.
+    """
+    # Late: other commands do without these.
+    from runtime.bench.render.files import write_reports
+    from runtime.bench.report import build_report
+    from runtime.bench.table import render
+
+    found = [one for folder in folders for one in _passes(folder)]
+    kept = [one for one in found if one[1][1]]
+    for path, _ in (one for one in found if not one[1][1]):
+        console.print(f"{path}: no turn was measured, left out", markup=False)
+    if not kept:
+        raise BadInput(
+            "nothing was measured",
+            got=f"passes without a turn: {', '.join(str(path) for path, _ in found)}",
+            allowed="at least one pass with a turn in turns.jsonl",
+            fix="run `turnback bench` again",
+        )
+    told = build_report([passed for _, passed in kept])
+    files = write_reports(told, out)
+    console.print(render(told))
+    for path in files:
+        console.print(f"{path.name + ':':13} {path}", markup=False, highlight=False, soft_wrap=True)
+    return files
+
+
+def _passes(folder: Path) -> "list[Found]":
+    """The pass of a folder, or the passes in it."""
+    from runtime.bench.folder import PASS, PassFolder
+
+    paths = [folder]
+    if not (folder / PASS).exists():
+        paths = sorted(path.parent for path in folder.glob(f"*/{PASS}"))
+    if not paths:
+        raise BadInput(
+            "this folder holds no pass",
+            got=str(folder) if folder.is_dir() else f"{folder} (no such folder)",
+            allowed=f"a folder with {PASS}, or one whose folders have it",
+            fix="give a folder that `turnback bench` or `turnback demo` has written",
+        )
+    found = [(path, PassFolder(path).read()) for path in paths]
+    return sorted(found, key=lambda one: (not one[1][0].is_feature_on, one[1][0].created_utc))
+
+
+def _unusable(error: OSError) -> BadInput:
+    return BadInput(
+        "a file or folder cannot be used",
+        got=str(error),
+        allowed="folders that can be read and written, with room on the disk",
+        fix="give another --out, or mend what the system names",
+    )
