@@ -67,7 +67,8 @@ def _pass_report(passed: Passed) -> dict[str, Any]:
         "attribution": attribution(good),
         "savings": savings(arm_pairs(results), info.bench.price),
     }
-    return report | {"problems": problems(report, samples)}
+    of_client = info.environment.get("client", {}).get("warnings", [])
+    return report | {"problems": [*problems(report, samples), *of_client]}
 
 
 def _turn_count(info: PassInfo, results: Sequence[TurnResult]) -> int:
