@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from runtime import cli_aws, cli_doctor, cli_image, cli_node
+from runtime import cli_aws, cli_doctor, cli_image, cli_node, cli_tune
 from runtime.contract.explain import explain as explain_problems
 from runtime.contract.node import KvTransferSpec, RouterSpec
 from runtime.contract.profile import Profile, load_profile
@@ -30,6 +30,7 @@ cli_aws.register(app)
 cli_image.register(app)
 cli_node.register(app)
 cli_doctor.register(app)
+cli_tune.register(app)
 
 OutOption = Annotated[Path, typer.Option(help="Folder for models, logs and results.")]
 PortOption = Annotated[int, typer.Option(min=0, max=65_535, help="Router port; 0: any free one.")]
