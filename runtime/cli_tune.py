@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from runtime.contract.node import RouterSpec
-from runtime.errors import BadInput, TurnbackError
+from runtime.errors import EXIT_INTERRUPTED, BadInput, TurnbackError
 
 if TYPE_CHECKING:
     from runtime.bench.tune.gaps import Gaps
@@ -56,10 +56,10 @@ def tune(
 ) -> None:
     """From a report: the TTL and the threshold of the return, and what they would give."""
     # Late: other commands do without numpy.
+    from runtime.bench.report import read_report
     from runtime.bench.tune.observations import observe
     from runtime.bench.tune.render import render, settings_lines
     from runtime.bench.tune.settings_file import apply as write
-    from runtime.bench.tune.source import read_report
     from runtime.bench.tune.tuning import Wishes, tune
 
     try:
@@ -71,7 +71,7 @@ def tune(
             None if turns_per_s is None else _within(turns_per_s, "--turns-per-s"),
         )
         told = read_report(report)
-        tuned = tune(told, observe(told, str(report), pass_name), wishes)
+        tuned = tune(observe(told, str(report), pass_name), wishes)
         lines = settings_lines(tuned)
         if not as_json:
             Console().print(render(tuned))
@@ -87,6 +87,9 @@ def tune(
     except TurnbackError as error:
         typer.echo(f"\nerror: {error}", err=True)
         raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; the settings are as they were, or whole", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     if as_json:
         written = applied and {"file": str(settings), "difference": applied.difference}
         typer.echo(json.dumps({"report": str(report), **tuned.to_dict(), "applied": written}))

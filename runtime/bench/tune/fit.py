@@ -40,7 +40,7 @@ class Fit:
         degrees: of freedom of its t intervals.
         pulls: timed pulls it rests on.
         prefills: timed prefills it rests on.
-        conversations: independent clusters.
+        conversations: independent clusters: those that pulled.
         outliers: turns so far off both lines that they do not count.
         pulled_range: fewest and most tokens of a pull.
     """
@@ -97,7 +97,8 @@ def fit(pulls: Sequence[Row], prefills: Sequence[Row]) -> Fit:
     names = sorted(set(pull.conversation) | set(prefill.conversation))
     groups = {name: at % _MOST_GROUPS for at, name in enumerate(names)}
     theta, covariance = _jackknifed(pull, prefill, groups)
-    degrees = min(len(names), _MOST_GROUPS) - 1
+    clusters = min(len(set(pull.conversation)), len(set(prefill.conversation)))
+    degrees = min(clusters, _MOST_GROUPS) - 1
     # One standard error: dropping a term that is there costs more than keeping one that is not.
     if theta[4] <= float(np.sqrt(covariance[4, 4])):
         prefill = _Line.of_prefills(prefills, with_attention=False)
@@ -109,7 +110,7 @@ def fit(pulls: Sequence[Row], prefills: Sequence[Row]) -> Fit:
         degrees,
         len(pulls),
         len(prefills),
-        len(names),
+        clusters,
         pull.outliers() + prefill.outliers(),
         (min(tokens), max(tokens)),
     )

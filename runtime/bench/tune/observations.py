@@ -64,6 +64,10 @@ class _Pass(_Lenient):
     bench: _Bench = _Bench()
 
 
+class _Capacity(_Lenient):
+    decode: int | None = Field(default=None, gt=0)
+
+
 class _Workload(_Lenient):
     name: str
     kv: KvTransferSpec
@@ -78,6 +82,7 @@ class Observations:
         profile: name of the profile whose sizes it had.
         kv: the settings that it ran with.
         rows: every turn, in the order in which they were sent.
+        kv_capacity_tokens: of all D together; None: not told.
         think_scale: the workload's think times were waited so many times.
         is_mock: mock engines: the times say nothing.
         stopped_by: what ended it early; None when it is whole.
@@ -87,6 +92,7 @@ class Observations:
     profile: str
     kv: KvTransferSpec
     rows: tuple[Row, ...]
+    kv_capacity_tokens: int | None = None
     think_scale: float = 1.0
     is_mock: bool = False
     stopped_by: str | None = None
@@ -196,6 +202,7 @@ def observe(report: Mapping[str, Any], source: str, pass_name: str | None = None
     try:
         about = _Pass.model_validate(told["pass"])
         workload = _Workload.model_validate(report["workload"])
+        capacity = _Capacity.model_validate(told.get("kv_capacity_tokens", {}))
         rows = tuple(Row.model_validate(row) for row in told["requests"])
     except ValidationError as error:
         raise explain(error, source) from None
@@ -204,6 +211,7 @@ def observe(report: Mapping[str, Any], source: str, pass_name: str | None = None
         workload.name,
         workload.kv,
         tuple(sorted(rows, key=lambda row: row.started_s)),
+        capacity.decode,
         about.bench.think_scale,
         report["environment"].get("engine") == "mock",
         told["stopped_by"],

@@ -25,22 +25,20 @@ def settings_lines(tuned: Tuning) -> str:
 
 def _settings(tuned: Tuning) -> Table:
     table = Table(title=f"Settings by pass {tuned.seen.name}")
-    for column in ("[kv]", "ran with", "suggested", "95 % interval", "because"):
-        table.add_column(column, overflow="fold")
+    for column in ("[kv]", "ran with", "suggested", "95 % interval"):
+        table.add_column(column)
     kv, ttl, threshold = tuned.seen.kv, tuned.ttl, tuned.threshold
     table.add_row(
         TTL_KEY,
         f"{kv.decoder_kv_blocks_ttl_s} s",
         "keep" if ttl.seconds is None else f"{ttl.seconds} s",
         _ends(ttl.ci95_s, "s"),
-        ttl.why,
     )
     table.add_row(
         THRESHOLD_KEY,
         f"{kv.kv_recompute_threshold_tokens} tokens",
         "keep" if threshold.tokens is None else f"{threshold.tokens} tokens",
         _ends(threshold.ci95, "tokens"),
-        threshold.why,
     )
     return table
 
@@ -74,6 +72,8 @@ def _ends(ends: tuple[float | None, float | None] | None, unit: str) -> str:
 
 
 def _notes(tuned: Tuning) -> Iterator[str]:
+    yield f"TTL: {tuned.ttl.why}"
+    yield f"Threshold: {tuned.threshold.why}"
     fitted = tuned.threshold.fit
     if fitted is not None:
         a, b, c, d, e = fitted.theta

@@ -31,7 +31,7 @@ class Threshold:
             measured pull is faster, or slower; `unclear`: the intervals do not settle
             it; `too_few`: not enough turns to fit.
         tokens: the setting, in whole blocks; None: keep what is set.
-        crossing: fitted tokens at which both take as long; None where they never do.
+        crossing: fitted tokens at which both take as long; None outside of what was measured.
         ci95: its 95 % interval; an end is None where the measured pulls do not bound it.
         local_tokens: tokens in P's own cache at the crossing: the median of the pulls.
         why: the verdict in a sentence.
@@ -62,7 +62,7 @@ def find_threshold(seen: Observations) -> Threshold:
         low, high = _interval(fitted, local)
         why = f"pulling wins from {crossing:.0f} tokens on ({_end(low)}..{_end(high)})"
         return Threshold("crosses", tokens, crossing, (low, high), local, why, fitted)
-    return _outside(seen, fitted, local, crossing)
+    return _outside(seen, fitted, local)
 
 
 def _lacking(seen: Observations) -> str:
@@ -84,7 +84,7 @@ def _lacking(seen: Observations) -> str:
     return ""
 
 
-def _outside(seen: Observations, fitted: Fit, local: int, crossing: float | None) -> Threshold:
+def _outside(seen: Observations, fitted: Fit, local: int) -> Threshold:
     """No crossing where pulls were measured: say which side wins there, extrapolate nothing."""
     least, most = fitted.pulled_range
     saved, half = _with_half(fitted, np.array([least, most], float), local)
@@ -93,7 +93,7 @@ def _outside(seen: Observations, fitted: Fit, local: int, crossing: float | None
             f"pulling always wins in the measured range of {least} to {most} tokens; "
             "where it starts to win lies below, and is not guessed: measure shorter histories"
         )
-        return Threshold("always_wins", None, crossing, None, local, why, fitted)
+        return Threshold("always_wins", None, None, None, local, why, fitted)
     if (saved + half < 0).all():
         size = seen.kv.block_size_tokens
         why = (
@@ -101,22 +101,24 @@ def _outside(seen: Observations, fitted: Fit, local: int, crossing: float | None
             "longer pulls are left as they are, since none was measured"
         )
         tokens = (most // size + 1) * size
-        return Threshold("never_wins", tokens, crossing, None, local, why, fitted)
+        return Threshold("never_wins", tokens, None, None, local, why, fitted)
     why = (
         f"between {least} and {most} tokens a pull saves {saved[0]:.1f} +- {half[0]:.1f} to "
         f"{saved[1]:.1f} +- {half[1]:.1f} ms: too near to none to choose; measure more turns"
     )
-    return Threshold("unclear", None, crossing, None, local, why, fitted)
+    return Threshold("unclear", None, None, None, local, why, fitted)
 
 
 def _crossing(fitted: Fit, local: int) -> float | None:
-    """The positive root of saved_ms, from which on it grows; None where there is none."""
+    """The root of saved_ms from which on it grows; None where there is none."""
     a, b, _, d, e = fitted.theta
     slope, bend = d - b + e * local, e / 2
-    if bend <= 0:
-        return float(a / slope) if slope > 0 else None
     inside = slope**2 + 4 * bend * a
-    return None if inside < 0 else float((-slope + math.sqrt(inside)) / (2 * bend))
+    if inside < 0 or (slope <= 0 and bend <= 0):
+        return None
+    # Two forms of one root, each without a difference of near numbers.
+    root = math.sqrt(inside)
+    return float(2 * a / (slope + root) if slope > 0 else (root - slope) / (2 * bend))
 
 
 def _interval(fitted: Fit, local: int) -> tuple[float | None, float | None]:

@@ -1,6 +1,5 @@
 """A report and think times -> the settings, their effect, and what they rest on. Pure."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -120,23 +119,22 @@ class Tuning:
         }
 
 
-def tune(report: Mapping[str, Any], seen: Observations, wishes: Wishes) -> Tuning:
+def tune(seen: Observations, wishes: Wishes) -> Tuning:
     """Find both settings.
 
     Args:
-        report: where D's KV capacity is read, if it tells it.
         seen: the pass to rest on.
         wishes: what the user gives.
     """
     gaps, warnings = _gaps(seen, wishes)
-    budget = _budget(report, seen, wishes)
+    budget = _budget(seen, wishes)
     if gaps is None:
         ttl = no_ttl(
             "no think times: the pass has none of its own; give --think-times or --think-mean-s"
         )
     else:
         ttl = find_ttl(gaps, wishes.keep_share, seen.kv.handle_deadline_margin_s, budget)
-        warnings += _budget_warnings(ttl, budget, wishes)
+        warnings += _budget_warnings(seen, gaps, ttl, budget, wishes)
     threshold = find_threshold(seen)
     ran_with = seen.kv.decoder_kv_blocks_ttl_s, seen.kv.kv_recompute_threshold_tokens
     then = ttl.seconds or ran_with[0], threshold.tokens or ran_with[1]
@@ -164,21 +162,22 @@ def _gaps(seen: Observations, wishes: Wishes) -> tuple[Gaps | None, list[str]]:
     ]
 
 
-def _budget(report: Mapping[str, Any], seen: Observations, wishes: Wishes) -> Budget | None:
-    decode = (report.get("engine") or {}).get("decode") or {}
-    capacity = wishes.kv_capacity_tokens or int(decode.get("capacity_tokens") or 0)
+def _budget(seen: Observations, wishes: Wishes) -> Budget | None:
+    capacity = wishes.kv_capacity_tokens or seen.kv_capacity_tokens
     per_s = wishes.turns_per_s or seen.finished_per_s()
     tokens, returning = seen.pinned_tokens(), seen.returning_share()
-    if not capacity or per_s is None or not tokens or returning is None:
+    if capacity is None or per_s is None or not tokens or returning is None:
         return None
     return Budget(capacity, wishes.pin_share, per_s, tuple(tokens), returning)
 
 
-def _budget_warnings(ttl: Ttl, budget: Budget | None, wishes: Wishes) -> list[str]:
+def _budget_warnings(
+    seen: Observations, gaps: Gaps, ttl: Ttl, budget: Budget | None, wishes: Wishes
+) -> list[str]:
     if budget is None:
         return [
-            "the TTL was not held against D's KV cache, whose size is not known: "
-            "give --kv-capacity-tokens (vLLM logs it as GPU KV cache size)"
+            "the TTL was not held against D's KV cache: its size or the rate of turns is not "
+            "known: --kv-capacity-tokens (vLLM logs it as GPU KV cache size), --turns-per-s"
         ]
     told = []
     if wishes.turns_per_s is None:
@@ -186,11 +185,15 @@ def _budget_warnings(ttl: Ttl, budget: Budget | None, wishes: Wishes) -> list[st
             f"{budget.turns_per_s:.3g} turns per second are the benchmark's; "
             "give yours: --turns-per-s"
         )
+    given_back = (
+        f"{budget.tokens:.0f} may be: the router then gives the oldest handles back before their "
+        "time, and fewer returns are kept than is said here"
+    )
+    ran_s = seen.kv.decoder_kv_blocks_ttl_s
+    if (pinned := budget.pinned_tokens(gaps, ran_s)) > budget.tokens:
+        told.append(f"a TTL of {ran_s} s would pin {pinned:.0f} tokens on average, {given_back}")
     if ttl.peak_tokens is not None and ttl.peak_tokens > budget.tokens:
-        told.append(
-            f"at peaks {ttl.peak_tokens:.0f} tokens are wanted and {budget.tokens:.0f} may be "
-            "pinned: the router then gives the oldest handles back before their time"
-        )
+        told.append(f"at peaks {ttl.peak_tokens:.0f} tokens would be pinned, {given_back}")
     return told
 
 
