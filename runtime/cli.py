@@ -9,7 +9,16 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from runtime import cli_aws, cli_bench, cli_doctor, cli_image, cli_local, cli_node, cli_report
+from runtime import (
+    cli_aws,
+    cli_bench,
+    cli_doctor,
+    cli_image,
+    cli_local,
+    cli_node,
+    cli_report,
+    cli_tune,
+)
 from runtime.cli_edge import exit_with
 from runtime.contract.explain import explain as explain_problems
 from runtime.contract.node import KvTransferSpec, RouterSpec
@@ -28,7 +37,137 @@ cli_aws.register(app)
 cli_image.register(app)
 cli_node.register(app)
 cli_doctor.register(app)
+<<<<<<< HEAD
 cli_report.register(app)
+=======
+cli_tune.register(app)
+
+OutOption = Annotated[Path, typer.Option(help="Folder for models, logs and results.")]
+PortOption = Annotated[int, typer.Option(min=0, max=65_535, help="Router port; 0: any free one.")]
+ModelOption = Annotated[
+    Path | None, typer.Option(help="Model folder. Left out: the tiny model is built.")
+]
+EnvironmentOption = Annotated[
+    Path, typer.Option(help="Virtual environment that holds vLLM, nixl and this kit.")
+]
+MockOption = Annotated[
+    bool, typer.Option("--mock", help="Mock engines in place of vLLM: seconds, no real times.")
+]
+SizeOption = Annotated[
+    int | None, typer.Option(min=2, help="In place of the profile's; for a quick look.")
+]
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> None:
+    """Run to the end; SIGTERM is taken like Ctrl-C. Errors become messages and exit codes.
+
+    Both are handled here, since a background job starts with SIGINT ignored.
+    """
+
+    async def body() -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
+        await work
+
+    try:
+        asyncio.run(body())
+    except TurnbackError as error:
+        raise _exit_with(error) from None
+    except OSError as error:
+        raise _exit_with(
+            BadInput(
+                "a file or folder cannot be used",
+                got=str(error),
+                allowed="folders that can be written, with room on the disk",
+                fix="give another --out, or mend what the system names",
+            )
+        ) from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        typer.echo("\ninterrupted; every process that was started has been ended", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _exit_with(error: TurnbackError) -> typer.Exit:
+    """Print an error; raise what comes back."""
+    typer.echo(f"\nerror: {error}", err=True)
+    return typer.Exit(error.exit_code)
+
+
+def _options(
+    out: Path,
+    port: int,
+    model: Path | None,
+    environment: Path,
+    *,
+    mock: bool,
+    sizes: dict[str, int | None] | None = None,
+) -> LocalOptions:
+    raw = load_profile("tiny").model_dump()
+    raw["workload"] |= {name: size for name, size in (sizes or {}).items() if size is not None}
+    try:
+        profile = Profile.model_validate(raw)
+    except ValidationError as error:
+        raise _exit_with(explain_problems(error, "turnback demo")) from None
+    return LocalOptions(
+        profile=profile,
+        out=out,
+        port=port,
+        model=model,
+        engine_environment=None if mock else environment,
+    )
+
+
+@app.command()
+def demo(
+    *,
+    out: OutOption = Path("out"),
+    port: PortOption = 0,
+    model: ModelOption = None,
+    engine_environment: EnvironmentOption = Path(".venv-engine"),
+    mock: MockOption = False,
+    conversations: SizeOption = None,
+    turns: SizeOption = None,
+) -> None:
+    """Two real vLLM servers on this machine hand KV back; the speed-up is measured."""
+    options = _options(
+        out,
+        port,
+        model,
+        engine_environment,
+        mock=mock,
+        sizes={"conversations": conversations, "turns": turns},
+    )
+    _run(run_demo(options, Console()))
+
+
+@app.command()
+def up(
+    *,
+    out: OutOption = Path("out"),
+    port: PortOption = 0,
+    model: ModelOption = None,
+    engine_environment: EnvironmentOption = Path(".venv-engine"),
+    mock: MockOption = False,
+) -> None:
+    """Start a prefill server, a decode server and the router; Ctrl-C ends them."""
+    _run(run_up(_options(out, port, model, engine_environment, mock=mock), Console()))
+
+
+@app.command()
+def rehearse(
+    *,
+    out: OutOption = Path("out"),
+    engine_environment: EnvironmentOption = Path(".venv-engine"),
+) -> None:
+    """A real `cdk deploy` to an emulated account, and real engines from what it leaves."""
+    # Late: other commands do without boto3.
+    from runtime.local.rehearsal.run import run_rehearsal
+
+    _run(run_rehearsal(out, engine_environment, Console()))
+
+>>>>>>> 6d4edc2fff80c15baecbd46318aa09ab677f5263
 
 _SPEC = RouterSpec.model_fields
 
