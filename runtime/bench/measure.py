@@ -113,9 +113,9 @@ async def measure(
     async with aiohttp.ClientSession() as session:
         sampler = Sampler(session, servers, folder.add_sample)
 
-        async def begin(_began_s: float) -> None:
+        async def begin(began_s: float) -> None:
             await sampler.settle()
-            sampler.begin()
+            sampler.begin(began_s)
             on_warm()
 
         folder.begin(info)
