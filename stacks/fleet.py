@@ -65,8 +65,7 @@ class FleetStack(Stack):
         self._specs = fleet_specs(settings, kv, wheel_sha256(kit_wheel))
         self._kit = Kit(self, "Kit", wheel=kit_wheel, settings=settings)
         self._placement_group = self._add_placement_group()
-        for role in ROLES:
-            self._add_role(role)
+        self.roles = [self._add_role(role) for role in ROLES]
         self._warn()
 
     def _add_placement_group(self) -> str | None:
@@ -75,7 +74,8 @@ class FleetStack(Stack):
             return None
         return ec2.CfnPlacementGroup(self, "Placement", strategy="cluster").ref
 
-    def _add_role(self, role: Role) -> None:
+    def _add_role(self, role: Role) -> iam.Role:
+        """A role's nodes; returns what they may do."""
         nodes, name = self._settings.role(role), self._settings.name
         scope = Construct(self, role.capitalize())
         parameter = node_spec_name(name, role)
@@ -90,7 +90,7 @@ class FleetStack(Stack):
             address_group=groups.nodes,
             efa_group=groups.efa,
             user_data=self._kit.user_data(role, parameter),
-            role=self._instance_role(scope, role, parameter),
+            role=(allowed := self._instance_role(scope, role, parameter)),
             root_volume_gib=nodes.root_volume_gib,
             tags=tags,
             capacity=nodes.capacity,
@@ -112,6 +112,7 @@ class FleetStack(Stack):
             group_tags={"turnback:count": str(nodes.count)},
         )
         group.end_before(nodes.capacity, self._now)
+        return allowed
 
     def _instance_role(self, scope: Construct, role: Role, parameter: str) -> iam.Role:
         """What a role's nodes may do."""

@@ -178,6 +178,22 @@ class DownloadSettings(Frozen):
     None: the image must hold them all."""
 
 
+class ValidationSettings(Frozen):
+    """What is done with a deployment after each deploy, and what it must show."""
+
+    min_speedup: float | None = Field(default=None, gt=0, le=1000)
+    """Bar: the least ratio of one-way over bidirectional TTFT, turns 2 and later. None: no bar."""
+    slo_ttft_p90_ms: float | None = Field(default=None, gt=0)
+    """Bar: the longest p90 of TTFT of bidirectional later turns. None: no bar."""
+    scale_down: Literal["always", "on_failure", "never"] = "always"
+    """When the nodes that a validation has started are ended; those that ran before it stay.
+    `on_failure`: a good run leaves them up, and they are paid for."""
+    nodes_timeout_min: int = Field(default=30, ge=5, le=720)
+    """Longest wait for nodes in service; longer where capacity is scarce."""
+    bench_timeout_min: int = Field(default=60, ge=5, le=720)
+    """Longest run of the benchmark."""
+
+
 class DeploymentSettings(Frozen):
     """`deployment.toml`."""
 
@@ -207,6 +223,11 @@ class DeploymentSettings(Frozen):
     image: ImageSettings = ImageSettings()
     router: RouterSettings = RouterSettings()
     downloads: DownloadSettings = DownloadSettings()
+    after_deploy: Literal["validate", "scale", "nothing"] = "validate"
+    """What starts by itself after a deploy that has changed something. `validate`: start the
+    nodes, check them, run the benchmark, end them. `scale`: start and check them, and leave them
+    up. `nothing`: `turnback validate` starts it by hand."""
+    validation: ValidationSettings = ValidationSettings()
 
     @model_validator(mode="after")
     def _its_parts_fit(self) -> Self:

@@ -90,3 +90,8 @@ def last_validation_parameter(deployment: str) -> str:
 def run_prefix(run_id: str) -> str:
     """Folder of a run in the results bucket."""
     return f"runs/{run_id}/"
+
+
+def fingerprint_parameter(deployment: str) -> str:
+    """SSM parameter that changes with each deploy that changes anything."""
+    return f"/turnback/{deployment}/fingerprint"
