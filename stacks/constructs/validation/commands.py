@@ -52,6 +52,7 @@ def step_state(step: Step, deployment: str, bucket: str) -> State:
         {"run_id.$": "$.run_id", "input.$": "$.input", "ids.$": "$$.Map.Item.Value", "polls": 0},
         "Send",
         _states(step, deployment, bucket),
+        prefix=step.name,
     )
 
 

@@ -18,7 +18,7 @@ from runtime.contract.operations import (
 from stacks.constructs.names import resource_name
 from stacks.constructs.validation import nodes
 from stacks.constructs.validation.commands import Step, step_state
-from stacks.constructs.validation.states import State, States, after, call, caught, failing
+from stacks.constructs.validation.states import UNUSED, State, States, after, call, caught, failing
 
 _SETTLE_S = 5
 """ListExecutions knows a new execution a moment late."""
@@ -167,7 +167,7 @@ def _scaling(of: Validation) -> States:
             f"turnback scale up {of.deployment} --wait, or turnback validate {of.deployment} "
             "--scale-up",
         ),
-        "IsModelStaged": told | {"ResultPath": None},
+        "IsModelStaged": told | {"ResultPath": UNUSED},
         "ModelNotStaged": failing(
             "ModelNotStaged",
             f"States.Format('no node was started, since its model is not to be had: {{}}; "
@@ -186,7 +186,7 @@ def _checking(of: Validation) -> States:
         "router.$": "States.Array(States.Array($.router.id))",
     }
 
-    def step(one: Step, following: str, result: str | None = None) -> State:
+    def step(one: Step, following: str, result: str = UNUSED) -> State:
         state = step_state(one, of.deployment, of.bucket)
         return after(state, following) | {"ResultPath": result}
 
@@ -222,12 +222,12 @@ def _good_end(of: Validation) -> States:
     is_missed = {"Variable": "$.work[0].verdict", "StringEquals": "below_bar", "Next": "BarMissed"}
 
     def publish(state: State, following: str) -> State:
-        return caught(after(state, following), "FailedScaleDown") | {"ResultPath": None}
+        return caught(after(state, following), "FailedScaleDown") | {"ResultPath": UNUSED}
 
     return {
         "Scaled": {"Type": "Choice", "Choices": [always], "Default": "Summary"},
-        "ScaleDown": caught(after(nodes.end_nodes(), "Summary"), "FailedScaleDown")
-        | {"ResultPath": None},
+        "ScaleDown": caught(after(nodes.end_nodes("Down"), "Summary"), "FailedScaleDown")
+        | {"ResultPath": UNUSED},
         "Summary": {
             "Type": "Pass",
             "Parameters": summary,
@@ -264,17 +264,17 @@ def _bad_end(of: Validation) -> States:
     )
 
     def go_on(state: State, following: str) -> State:
-        return caught(after(state, following), following, "$.unpublished") | {"ResultPath": None}
+        return caught(after(state, following), following, "$.unpublished") | {"ResultPath": UNUSED}
 
     return {
         "FailedScaleDown": {"Type": "Choice", "Choices": [never], "Default": "EndNodes"},
-        "EndNodes": caught(after(nodes.end_nodes(), "SaveFailure"), "NodesRun", "$.running")
-        | {"ResultPath": None},
+        "EndNodes": caught(after(nodes.end_nodes("End"), "SaveFailure"), "NodesRun", "$.running")
+        | {"ResultPath": UNUSED},
         "NodesRun": {
             "Type": "Pass",
             "Parameters": {
                 "Error.$": "$.failed.Error",
-                "Cause.$": "States.Format('NODES STILL RUN, since they could not be ended ({}): "
+                "Cause.$": "States.Format('the nodes still run: they could not be ended ({}); "
                 f"turnback scale down {of.deployment}. Before that: {{}}', "
                 "$.running.Cause, $.failed.Cause)",
             },

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stacks.constructs.validation.states import State, after, call, failing, last, over
+from stacks.constructs.validation.states import UNUSED, State, after, call, failing, last, over
 
 POLL_S = 30
 _ASIDE = {"role.$": "$$.Map.Item.Value.role", "group.$": "$$.Map.Item.Value.group"}
@@ -34,6 +34,7 @@ def look_at_groups() -> State:
             "Missing": told(missing=True),
             "Enough": told(missing=False),
         },
+        prefix="Group",
     ) | {"ResultPath": "$.groups"}
 
 
@@ -49,11 +50,16 @@ def start_nodes() -> State:
             "Start": last(_set("$.wanted")),
             "Kept": last({"Type": "Pass"}),
         },
-    ) | {"ResultPath": None}
+        prefix="Nodes",
+    ) | {"ResultPath": UNUSED}
 
 
-def end_nodes() -> State:
-    """Give each group the capacity it had, where this run has raised it and nobody since."""
+def end_nodes(prefix: str) -> State:
+    """Give each group the capacity it had, where this run has raised it and nobody since.
+
+    Args:
+        prefix: of its states; a machine ends nodes in two places.
+    """
     describe = _describe("$.group") | {
         "ResultSelector": {"capacity.$": "$.AutoScalingGroups[0].DesiredCapacity"},
         "ResultPath": "$.now",
@@ -75,6 +81,7 @@ def end_nodes() -> State:
             "Restore": last(_set("$.before")),
             "Kept": last({"Type": "Pass"}),
         },
+        prefix=prefix,
     )
 
 
@@ -119,6 +126,7 @@ def wait_for_nodes(timeout_s: int) -> State:
                 "{}', $.group, $.found, $.wanted, $.told.newest)",
             ),
         },
+        prefix="Wait",
     ) | {"ResultPath": "$.up"}
 
 

@@ -6,6 +6,8 @@ from typing import Any
 State = dict[str, Any]
 States = dict[str, State]
 
+UNUSED = "$.unused"
+"""Where results go that nobody reads; a null ResultPath does not outlive the CDK."""
 _CALL_S = 60
 _AGAIN = {
     "ErrorEquals": ["States.ALL"],
@@ -35,7 +37,9 @@ def call(
     }
 
 
-def over(items: str, select: Mapping[str, Any], start: str, states: States) -> State:
+def over(
+    items: str, select: Mapping[str, Any], start: str, states: States, *, prefix: str
+) -> State:
     """A map over items, side by side.
 
     Args:
@@ -43,6 +47,7 @@ def over(items: str, select: Mapping[str, Any], start: str, states: States) -> S
         select: what each iteration is given.
         start: its first state.
         states: its states.
+        prefix: of their names, which must be unique in the whole machine.
     """
     return {
         "Type": "Map",
@@ -50,10 +55,20 @@ def over(items: str, select: Mapping[str, Any], start: str, states: States) -> S
         "ItemSelector": dict(select),
         "ItemProcessor": {
             "ProcessorConfig": {"Mode": "INLINE"},
-            "StartAt": start,
-            "States": states,
+            "StartAt": prefix + start,
+            "States": {prefix + name: _led(each, prefix) for name, each in states.items()},
         },
     }
+
+
+def _led(state: State, prefix: str) -> State:
+    """A state whose followers have a prefix."""
+    led = {
+        key: prefix + each if key in ("Next", "Default") else each for key, each in state.items()
+    }
+    if "Choices" in led:
+        led["Choices"] = [{**each, "Next": prefix + each["Next"]} for each in led["Choices"]]
+    return led
 
 
 def after(state: State, following: str) -> State:
