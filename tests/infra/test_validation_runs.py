@@ -216,7 +216,7 @@ def test_a_command_that_does_not_end_is_given_up(step: str) -> None:
     assert limit_s <= found.states.count(f"{step}Pause") * POLL_S <= limit_s + 660
 
 
-@pytest.mark.parametrize("output", ["", "no JSON", '{"cut": '])
+@pytest.mark.parametrize("output", ["", "no JSON", '{"cut": ', "{}", '{"verdict": "fine"}'])
 def test_an_answer_that_is_none_fails_the_run(output: str) -> None:
     """And what was started is ended."""
     check_failed(played(Machines(outputs={**Machines().outputs, "Benchmark": output})))
@@ -242,11 +242,12 @@ def check_failed(found: Run) -> None:
     assert found.status == "FAILED"
     assert nodes(found) == NONE
     assert found.last["state"] == "failed"
-    assert found.last["failed"]["Cause"] == found.cause
+    # moto puts words of its own before the cause of a state's own error.
+    assert found.last["failed"]["Cause"][-60:] == found.cause[-60:]
     assert metrics(found) == {VALIDATION_FAILED.name: 1}
     (message,) = found.published["Publish"]
     assert message["Subject"] == "turnback demo: the validation failed"
-    assert found.cause[:40] in json.loads(message["Message"])["failed"]["Cause"]
+    assert json.loads(message["Message"]) == found.last
     (file,) = found.published["PutObject"]
     assert file["Key"] == f"runs/{found.last['run_id']}/failure.json"
 

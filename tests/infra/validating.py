@@ -5,6 +5,8 @@ What is put in moto's place, all of it:
 - Waits and pauses between tries pass at once.
 - Paths: what has a `*` or a filter gives a list, also an empty one; what has neither gives the
   value itself. moto fails at the empty list, and gives a list for `$.a[0].b`.
+- An error of Step Functions' own within a map goes on to what is around it; moto has no name
+  for it. A body that is no text is put into S3 as JSON.
 - `aws-sdk:sfn` takes and gives names with capitals; moto hands them on as they are.
 - Errors of `aws-sdk:ssm` have AWS's prefix `Ssm.`; moto has the service's lower-case name.
 """
@@ -29,6 +31,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 from moto.cloudformation import parsing
 from moto.core.config import default_user_config
+from moto.stepfunctions.parser.asl.component.common.error_name import custom_error_name
 from moto.stepfunctions.parser.asl.component.common.retry import retrier_decl
 from moto.stepfunctions.parser.asl.component.state.exec.state_task.service import (
     state_task_service_aws_sdk,
@@ -88,6 +91,7 @@ class Machines:
             "ListCommandInvocations": self._invocations,
             "GetCommandInvocation": self._read,
             "ListExecutions": partial(_cased, real),
+            "PutObject": partial(_put_object, real),
             "DescribeScalingActivities": _activities,
         }.get(operation)
         return real(asked) if played is None else played(asked)
@@ -133,6 +137,10 @@ def _activities(_: dict[str, Any]) -> Any:
 
 def _gives_a_list(path: str) -> bool:
     return "[*]" in path or "[?" in path
+
+
+def _put_object(real: Callable[..., Any], asked: dict[str, Any]) -> Any:
+    return real(asked | {"Body": json.dumps(asked["Body"]).encode()})
 
 
 def _cased(real: Callable[..., Any], asked: dict[str, Any]) -> Any:
@@ -263,6 +271,7 @@ def played(machines: Machines, refused: set[str]) -> Iterator[dict[str, list[Any
     with (
         patch.object(sdk, "_eval_service_task", task),
         patch.object(botocore.client.BaseClient, "_make_api_call", call),
+        patch.object(custom_error_name, "ILLEGAL_CUSTOM_ERROR_PREFIX", "none"),
         patch.object(json_path, "_contains_slice_or_wildcard_array", _gives_a_list),
         patch.object(json_path, "_is_singleton_array_access", lambda path: not _gives_a_list(path)),
         patch.object(wait_function.WaitFunction, "_wait_interval", lambda *_, **__: None),

@@ -191,6 +191,9 @@ def _checking(of: Validation) -> States:
         return after(state, following) | {"ResultPath": result}
 
     only = {"Variable": "$.input.mode", "StringEquals": "scale", "Next": "OnlyScaled"}
+    verdict = "$.benchmark[0].answer.verdict"
+    good = {"Or": [{"Variable": verdict, "StringEquals": word} for word in ("good", "below_bar")]}
+    told = {"And": [{"Variable": verdict, "IsPresent": True}, good], "Next": "Result"}
     result = {"Type": "Pass", "OutputPath": "$.benchmark[0].answer", "End": True}
     scaled = {"verdict": "good", "mode": "scale"}
     return {
@@ -206,7 +209,11 @@ def _checking(of: Validation) -> States:
         "OnlyScaled": {"Type": "Pass", "Result": scaled, "End": True},
         of.transport.name: step(of.transport, of.exactness.name, "$.transport"),
         of.exactness.name: step(of.exactness, of.benchmark.name, "$.exactness"),
-        of.benchmark.name: step(of.benchmark, "Result", "$.benchmark"),
+        of.benchmark.name: step(of.benchmark, "IsTold", "$.benchmark"),
+        "IsTold": {"Type": "Choice", "Choices": [told], "Default": "NotTold"},
+        "NotTold": failing(
+            of.benchmark.name, "the benchmark ended well, and its answer has no verdict"
+        ),
         "Result": result,
     }
 
