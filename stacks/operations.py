@@ -154,6 +154,9 @@ class OperationsStack(Stack):
             model=settings.model.path,
             model_bucket=self._network.models.bucket_name,
             results_bucket=self.results.bucket_name,
+            tensor_parallel_size=max(
+                settings.prefill.tensor_parallel_size, settings.decode.tensor_parallel_size
+            ),
         )
         validation = Validation(
             deployment=settings.name,

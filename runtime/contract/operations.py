@@ -72,6 +72,23 @@ VALIDATION_METRICS: tuple[Metric, ...] = (
 """What a validation publishes, once each run."""
 
 
+STEPS = {
+    "StartNodes": "start nodes",
+    "WaitForNodes": "wait for nodes",
+    "Ready": "wait for engines",
+    "Doctor": "doctor on each node",
+    "Transport": "transport: does KV move",
+    "Exactness": "exactness: do answers stay",
+    "Benchmark": "benchmark",
+    "ScaleDown": "end the nodes that were started",
+    "EndNodes": "end the nodes that were started, after a failure",
+}
+"""States that a user is told of, in their order, with what they do."""
+
+ERRORS = "turnback."
+"""Begins the name of every error that the state machine itself ends with."""
+
+
 def state_machine_name(deployment: str) -> str:
     """Step Functions state machine that validates a deployment."""
     return f"turnback-{deployment}-validate"

@@ -77,7 +77,9 @@ def judge_transport(
     later = [each for each in results if each.arm == "bidirectional" and each.turn > 1]
     cold = [each for each in later if not (each.receipt and each.receipt.pulled_tokens)]
     if not later or cold:
-        told = {each.reason or each.path for each in cold} or {"none was played"}
+        told = {each.receipt.reason if each.receipt else str(each.path) for each in cold} or {
+            "none was played"
+        }
         problems.append(
             f"{len(cold)} of {len(later)} later turns pulled nothing from D: {', '.join(told)}"
         )

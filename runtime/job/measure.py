@@ -24,7 +24,7 @@ from runtime.contract.profile import Profile
 from runtime.errors import BadInput
 
 REPORT = "report.json"
-FOLDER_OF_PASS = "pass-1"
+FIRST = "pass-1"
 _SETTLE_S = 15.0
 
 
@@ -73,7 +73,7 @@ async def measure(
     tokenizer = _tokenizer(where.tokenizer)
     conversations = load_workload(profile, tokenizer, None, profile.bench, on_note=say)
     total = sum(len(each.turns) for each in conversations if not each.is_warmup)
-    kept = PassFolder(folder / FOLDER_OF_PASS)
+    kept = PassFolder(folder / FIRST)
     target = Target(
         where.url,
         where.served_model_name,

@@ -78,7 +78,7 @@ class Machines:
     refused: str = ""
     not_online: int = 0
     no_capacity: bool = False
-    at_step: Callable[[str], None] = lambda _: None
+    at_step: Callable[[str], None] = field(default=lambda _: None)
     sent: list[dict[str, Any]] = field(default_factory=list)
 
     def answer(self, operation: str, asked: dict[str, Any], real: Callable[..., Any]) -> Any:

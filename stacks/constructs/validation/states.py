@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runtime.contract.operations import ERRORS
+
 State = dict[str, Any]
 States = dict[str, State]
 
@@ -97,4 +99,4 @@ def failing(error: str, cause: str) -> State:
         cause: text, or an intrinsic function.
     """
     key = "CausePath" if cause.startswith("States.") else "Cause"
-    return {"Type": "Fail", "Error": f"turnback.{error}", key: cause}
+    return {"Type": "Fail", "Error": f"{ERRORS}{error}", key: cause}

@@ -7,6 +7,8 @@ from stacks.constructs.validation.commands import Step
 _TURNBACK = "/opt/turnback/venv/bin/turnback"
 _READY_S = 3600
 _DOCTOR_S, _TRANSPORT_S, _EXACTNESS_S = 120, 900, 120
+_MARGIN_S = 60
+"""A benchmark ends by itself before its command is cut off, so that it can upload."""
 _ON_NODES, _ON_ROUTER = "$.targets.nodes", "$.targets.router"
 _WAIT_FOR_KIT = (
     "for i in $(seq 180); do [ -e /opt/turnback/kit.sha256 ] && break; sleep 5; done; "
@@ -27,6 +29,7 @@ class Place:
         profile: name.
         model: id and revision.
         model_bucket, results_bucket: names.
+        tensor_parallel_size: of the role with more ranks.
     """
 
     deployment: str
@@ -36,12 +39,15 @@ class Place:
     model: str
     model_bucket: str
     results_bucket: str
+    tensor_parallel_size: int
 
 
 def ready() -> Step:
     """Until a node's engine answers, or its boot has failed."""
-    command = f"{_WAIT_FOR_KIT}{_ENVIRONMENT}exec {_TURNBACK} job ready --timeout-s {_READY_S}"
-    return Step("Ready", command, (), _ON_NODES, _READY_S + 960)
+    command = f"{_WAIT_FOR_KIT}{_ENVIRONMENT}exec {_TURNBACK} job ready"
+    return Step(
+        "Ready", f"{command} --timeout-s {_READY_S} --root /", (), _ON_NODES, _READY_S + 960
+    )
 
 
 def doctor() -> Step:
@@ -68,7 +74,7 @@ def exactness(place: Place) -> Step:
 def benchmark(place: Place, timeout_s: int) -> Step:
     """The profile's workload through the load balancer; uploads the run folder."""
     bars = ("$.input.min_speedup", "$.input.slo_ttft_p90_ms")
-    options = " --min-speedup {} --slo-ttft-p90-ms {}"
+    options = f" --limit-s {timeout_s - _MARGIN_S} --min-speedup {{}} --slo-ttft-p90-ms {{}}"
     return _on_router("Benchmark", "bench", place, timeout_s, options, bars)
 
 
@@ -88,7 +94,8 @@ def _on_router(
         "--model": place.model,
         "--model-bucket": place.model_bucket,
         "--results-bucket": place.results_bucket,
+        "--tensor-parallel-size": str(place.tensor_parallel_size),
     }
     given = " ".join(f"{option} {value}" for option, value in told.items())
-    command = f"{_ENVIRONMENT}exec {_TURNBACK} job {word} --run-id {{}} {given}{options}"
+    command = f"{_ENVIRONMENT}exec {_TURNBACK} job measure {word} --run-id {{}} {given}{options}"
     return Step(name, command, ("$.run_id", *arguments), _ON_ROUTER, timeout_s, is_answer_read=True)
