@@ -37,7 +37,7 @@ from moto.stepfunctions.parser.asl.component.state.exec.state_task.service impor
     state_task_service_aws_sdk,
 )
 from moto.stepfunctions.parser.asl.component.state.wait.wait_function import wait_function
-from moto.stepfunctions.parser.asl.utils import json_path
+from moto.stepfunctions.parser.asl.utils import boto_client, json_path
 
 from runtime.contract.operations import last_validation_parameter, state_machine_name
 from runtime.local.rehearsal import account, deletions, mends
@@ -55,6 +55,19 @@ GOOD = {"verdict": "good", "speedup": 1.5, "report": "s3://results/runs/one/repo
 OUTPUTS = {"Transport": {"transfers": 4}, "Exactness": {"compared": 6}, "Benchmark": GOOD}
 """What the commands of the steps that are read print."""
 _LIMIT_S = 60.0
+
+
+def _client(service: str, region: str, state_credentials: Any) -> Any:
+    """Made once: making it takes longer than all else that a state does."""
+    del state_credentials
+    return _made_client(service, region)
+
+
+_made_client = cache(lambda service, region: boto_client.boto_client_for(region, service))
+
+
+def _nothing(_: str) -> None:
+    """At no step."""
 
 
 @dataclass
@@ -78,7 +91,7 @@ class Machines:
     refused: str = ""
     not_online: int = 0
     no_capacity: bool = False
-    at_step: Callable[[str], None] = field(default=lambda _: None)
+    at_step: Callable[[str], None] = _nothing
     sent: list[dict[str, Any]] = field(default_factory=list)
 
     def answer(self, operation: str, asked: dict[str, Any], real: Callable[..., Any]) -> Any:
@@ -270,6 +283,7 @@ def played(machines: Machines, refused: set[str]) -> Iterator[dict[str, list[Any
     sdk = state_task_service_aws_sdk.StateTaskServiceAwsSdk
     with (
         patch.object(sdk, "_eval_service_task", task),
+        patch.object(state_task_service_aws_sdk, "boto_client_for", _client),
         patch.object(botocore.client.BaseClient, "_make_api_call", call),
         patch.object(custom_error_name, "ILLEGAL_CUSTOM_ERROR_PREFIX", "none"),
         patch.object(json_path, "_contains_slice_or_wildcard_array", _gives_a_list),
