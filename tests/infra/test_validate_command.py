@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import boto3
@@ -71,7 +72,7 @@ class _Clock:
         return validate_datetime(2027, 1, 1, 0, cls.count // 60, cls.count % 60)
 
 
-validate_datetime = validate.datetime
+validate_datetime = datetime
 
 
 def machines(**changes: Any) -> Machines:
@@ -147,12 +148,12 @@ def test_json_is_one_line_of_all_of_it() -> None:
 
 def test_without_wait_it_says_how_to_follow_and_to_stop() -> None:
     """And returns at once."""
-    done = asked(machines(), "demo")
+    with played(machines(), set()):
+        done = CliRunner().invoke(app, ["validate", "demo"])
+        Follower(boto3.client("stepfunctions"), lambda _: None).follow(done.output.split()[1])
     assert done.exit_code == 0
     assert "turnback validate demo --follow" in done.output
     assert "stop-execution" in done.output
-    states = boto3.client("stepfunctions")
-    Follower(states, lambda _: None, lambda _: None).follow(done.output.split()[1])
 
 
 def test_a_running_one_is_followed_and_no_second_is_started() -> None:

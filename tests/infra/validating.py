@@ -98,7 +98,7 @@ class Machines:
         """The reply to a call of the state machine."""
         if self.no_capacity and operation == "SetDesiredCapacity" and asked["DesiredCapacity"]:
             return {}
-        played = {
+        played: dict[str, Callable[[dict[str, Any]], Any]] = {
             "SendCommand": self._send,
             "ListCommands": self._list,
             "ListCommandInvocations": self._invocations,
@@ -106,8 +106,9 @@ class Machines:
             "ListExecutions": partial(_cased, real),
             "PutObject": partial(_put_object, real),
             "DescribeScalingActivities": _activities,
-        }.get(operation)
-        return real(asked) if played is None else played(asked)
+        }
+        answer: Callable[[dict[str, Any]], Any] = played.get(operation, real)
+        return answer(asked)
 
     def step(self, command_id: str) -> str:
         """Name of the step that sent a command."""

@@ -116,7 +116,27 @@ class ValidationMachine(Construct):
             "Listing groups, activities and commands takes no resource, nor does putting metrics "
             "(into the kit's namespace alone), delivering logs and sending traces.",
         )
+        self._acknowledge_names(role)
         return role
+
+    def _acknowledge_names(self, role: iam.Role) -> None:
+        """Resources whose names nobody knows here."""
+        bucket = self._stack.get_logical_id(self._bucket.node.default_child)  # type: ignore[arg-type]
+        where = f"arn:{self._stack.partition}:{{}}:{self._stack.region}:<AWS::AccountId>:"
+        group = where.format("autoscaling") + "autoScalingGroup:*:autoScalingGroupName/"
+        names = {
+            f"<{bucket}.Arn>/runs/*": "A run's name is not known before it starts.",
+            where.format("ec2") + "instance/*": "Machines come and go; a tag names the deployment.",
+            **{
+                group + name: "An id that AWS gives stands before the group's name."
+                for name in self._groups()
+            },
+        }
+        for found, reason in names.items():
+            acknowledge(role, f"IAM5[Resource::{found}]", reason)
+
+    def _groups(self) -> list[str]:
+        return [resource_name(self._validation.deployment, role) for role in ("prefill", "decode")]
 
     def _arn(self, service: str, rest: str, *, account: bool = True) -> str:
         owner = self._stack.account if account else ""
@@ -124,7 +144,6 @@ class ValidationMachine(Construct):
 
     def _nodes(self) -> list[iam.PolicyStatement]:
         group = "autoScalingGroup:*:autoScalingGroupName"
-        names = [resource_name(self._validation.deployment, role) for role in ("prefill", "decode")]
         return [
             iam.PolicyStatement(
                 actions=[
@@ -137,7 +156,7 @@ class ValidationMachine(Construct):
             ),
             iam.PolicyStatement(
                 actions=["autoscaling:SetDesiredCapacity"],
-                resources=[self._arn("autoscaling", f"{group}/{each}") for each in names],
+                resources=[self._arn("autoscaling", f"{group}/{each}") for each in self._groups()],
             ),
         ]
 
