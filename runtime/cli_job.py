@@ -5,6 +5,7 @@ reads is one line of JSON on stdout; all else goes to stderr.
 """
 
 import asyncio
+import contextlib
 import json
 import re
 import time
@@ -26,13 +27,14 @@ from runtime.contract.status import BOOT_FILE, STATUS_FILE, BootReport
 from runtime.errors import BadInput, EngineDied, StartFailed
 
 if TYPE_CHECKING:
+    from runtime.bench.bars import Bars
     from runtime.bench.turn import TurnResult
-    from runtime.job.judge import Bars
 
 job = typer.Typer(no_args_is_help=True, help="Steps of a validation, on a deployment's machines.")
 
 WORK = Path("/var/lib/turnback/validation")
 SAMPLE, BENCH = "sample", "bench"
+PASS_NAME = "deployed"  # noqa: S105 - of a pass of the benchmark
 _RUN_ID = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 _POLL_S = 5.0
 _KEPT_FAILED_S = 120.0
@@ -149,7 +151,7 @@ def measure(
     work: Annotated[Path, typer.Option(help="Folder for run folders on this machine.")] = WORK,
 ) -> None:
     """Of a router: play a few turns and judge what moved and what was said, or benchmark."""
-    from runtime.job.judge import Bars
+    from runtime.bench.bars import Bars
 
     with edge("interrupted; what was measured is in the run's folder"):
         given = _Job(
@@ -258,23 +260,41 @@ def sample_of(profile: Profile) -> Profile:
 def _measure(
     given: _Job, profile: Profile, folder: Path, limit_s: float
 ) -> "tuple[dict[str, Any], list[TurnResult]]":
-    """The one place that runs a benchmark: the report, and its turns."""
-    from runtime.aws.secrets import secret_text
-    from runtime.job.measure import Where
-    from runtime.job.measure import measure as play
+    """The one place that runs a benchmark: its report, and its turns.
 
-    where = Where(
+    A pass that does not end within `limit_s` is kept, reported and marked.
+    """
+    from rich.console import Console
+
+    from runtime.aws.secrets import secret_text
+    from runtime.bench.folder import PassFolder
+    from runtime.bench.remote import RemoteBench, run_remote
+    from runtime.bench.report import read_report
+    from runtime.bench.results import REPORT
+    from runtime.bench.run import on_uvloop
+    from runtime.bench.scrape import Server
+
+    servers = [Server(each.role, each.url) for each in _nodes(given)]
+    plan = RemoteBench(
+        folder=folder,
+        name=PASS_NAME,
         url=given.url,
-        api_key=_key(secret_text(given.secret)()),
         served_model_name=given.model.rpartition("/")[0],
         tokenizer=_model_file(given, "tokenizer.json"),
-        nodes=_nodes(given),
-        run_id=f"{given.run_id}-{folder.name}",
-        environment={"engine": "vllm", "model": given.model, "deployment": given.deployment},
+        profile=profile,
+        bench=profile.bench,
+        servers=(*servers, Server("router", given.url)),
+        api_key=_key(secret_text(given.secret)()),
+        environment={"model": given.model, "deployment": given.deployment},
     )
-    return asyncio.run(
-        play(where, profile, folder, lambda line: typer.echo(line, err=True), limit_s)
-    )
+
+    async def play() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await run_remote(plan, Console(stderr=True))
+
+    on_uvloop(play())
+    return read_report(folder / REPORT), PassFolder(folder / PASS_NAME).read()[1]
 
 
 def _key(text: str) -> str:

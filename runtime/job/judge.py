@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.bench.bars import Bars, missed
 from runtime.bench.turn import TurnResult
 from runtime.contract import operations as names
 from runtime.contract.operations import Metric
 from runtime.errors import EngineDied
 
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_MOST_TOLD = 6
+"""Bars of each turn that are told."""
 _FEW_FACTOR = 1.001
 """Bytes are summed as floats."""
 
@@ -155,34 +158,6 @@ def judge_exactness(report: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """What the user wants to see; None: nothing.
-
-    Attributes:
-        min_speedup: least ratio, turns 2 and later.
-        slo_ttft_p90_ms: longest p90 of bidirectional later turns.
-    """
-
-    min_speedup: float | None = None
-    slo_ttft_p90_ms: float | None = None
-
-    def missed(self, summary: Mapping[str, Any]) -> list[str]:
-        """A line for each that is missed; a figure that could not be had misses its bar."""
-        found = []
-        ratio, p90_ms = summary["speedup"]["ratio"], summary["ttft_ms"]["bidirectional"]["p90"]
-        if self.min_speedup and (ratio is None or ratio < self.min_speedup):
-            found.append(f"speed-up {_shown(ratio)}, at least {self.min_speedup:g} is wanted")
-        if self.slo_ttft_p90_ms and (p90_ms is None or p90_ms > self.slo_ttft_p90_ms):
-            shown = f"{self.slo_ttft_p90_ms:g} ms at most is wanted"
-            found.append(f"p90 of TTFT {_shown(p90_ms)} ms, {shown}")
-        return found
-
-
-def _shown(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2f}"
-
-
 def summary(report: Mapping[str, Any], address: str, bars: Bars) -> dict[str, Any]:
     """The result in short, as it goes into messages: at most 2 kB.
 
@@ -203,8 +178,9 @@ def summary(report: Mapping[str, Any], address: str, bars: Bars) -> dict[str, An
         "exactness": exact["verdict"],
         "report": address,
     }
-    missed = bars.missed(told)
-    return {"verdict": "below_bar" if missed else "good", "missed": missed, **told}
+    below = missed(report, bars)
+    shown = [*below[:_MOST_TOLD], *(["and more"] if len(below) > _MOST_TOLD else [])]
+    return {"verdict": "below_bar" if below else "good", "missed": shown, **told}
 
 
 def _rows(report: Mapping[str, Any], arm: str) -> list[Mapping[str, Any]]:
