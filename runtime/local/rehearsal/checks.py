@@ -22,6 +22,7 @@ SKIPPED = frozenset(
         "AWS::ImageBuilder::InfrastructureConfiguration",
         "AWS::ImageBuilder::LifecyclePolicy",
         "AWS::S3::BucketPolicy",
+        "AWS::SNS::TopicPolicy",
     }
 )
 """Resource types of the templates that moto does not make."""

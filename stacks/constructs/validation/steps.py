@@ -54,7 +54,7 @@ def doctor() -> Step:
     """Every check of every node."""
     return Step(
         "Doctor",
-        f"{_ENVIRONMENT}exec {_TURNBACK} doctor --json --stage live",
+        f"{_ENVIRONMENT}exec {_TURNBACK} doctor --json --stage live --root /",
         (),
         _ON_NODES,
         _DOCTOR_S,
