@@ -39,7 +39,7 @@ REFERENCE = "\n".join(
     (ROOT / "docs" / page).read_text("utf-8")
     for page in (
         *("reference.md", "router.md", "security.md", "deploy.md", "aws-commands.md"),
-        *("image.md", "boot.md", "doctor.md"),
+        *("image.md", "boot.md", "doctor.md", "validate.md"),
     )
 )
 SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
@@ -65,6 +65,7 @@ def test_every_command_and_option_is_documented() -> None:
     commands: dict[str, Any] = vars(COMMANDS)["commands"]
     names = {"demo", "up", "rehearse", "router", "reuse", "scale", "rollout", "preflight", "image"}
     names |= {"serve", "model", "doctor"}
+    names |= {"validate", "job"}
     assert set(commands) == names
     for name, command in leaves(commands):
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]

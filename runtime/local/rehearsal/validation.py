@@ -45,6 +45,8 @@ FILES = frozenset({REPORT, "report.html", "requests.csv", "summary.md", f"sample
 METRICS = frozenset({SPEED_UP.name, PULLED_SHARE.name, TTFT_P50.name, FAILED_TRANSFERS.name})
 """Some of what a run must leave in bucket and CloudWatch."""
 STEPS = ("Ready", "Doctor", "Transport", "Exactness", "Benchmark")
+PASSED = frozenset({"image-file", "spec", "boot", "efa-devices", "disk", "generation", "transfers"})
+"""Checks of the doctor that a folder with an engine passes."""
 _FORMAT = re.compile(r"States\.Array\(States\.Format\('(?P<text>[^']*)'(?P<arguments>.*)\)\)")
 _TIMEOUT_S = 300.0
 _TAIL = 2000
@@ -229,29 +231,26 @@ def answer(step: str, ran: Ran) -> dict[str, Any]:
     return told
 
 
-def judge_doctor(ran: Ran, role: str) -> int:
-    """The doctor of a machine without EFA and GPU; returns how many checks pass.
+def judge_doctor(ran: Ran, role: str) -> str:
+    """The doctor of a folder with an engine: no EFA, GPU, unit or port of a node; what passes.
 
     Raises:
-        EngineDied: a check fails that needs neither.
+        EngineDied: a check fails that a folder can pass.
     """
-    from runtime.launch.doctor.checks import CHECKS
-
-    hardware = {each.name for each in CHECKS if each.of in ("efa", "gpu")}
     try:
         findings = json.loads(ran.output)["findings"]
     except (ValueError, KeyError, TypeError):
         findings = []
-    failed = [each["check"] for each in findings if each["status"] == "fail"]
-    passed = [each["check"] for each in findings if each["status"] == "pass"]
-    if not passed or {*failed} - hardware:
+    passed = {each["check"] for each in findings if each["status"] == "pass"}
+    if missing := PASSED - passed:
         raise EngineDied(
-            f"the doctor of the {role} node finds what a machine without EFA and GPU has not",
-            got=f"exit code {ran.code}, failed: {', '.join(failed)}; {ran.errors[-_TAIL:]}",
-            allowed=f"failures of {', '.join(sorted(hardware))} alone",
+            f"the doctor of the {role} node does not find what its folder has",
+            got=f"exit code {ran.code}, not passed: {', '.join(sorted(missing))}; "
+            f"{ran.errors[-_TAIL:]}",
+            allowed=f"{', '.join(sorted(PASSED))} pass, whatever hardware is missing",
             fix=f"read out/rehearsal/validation/Doctor-{role}.txt",
         )
-    return len(passed)
+    return f"{len(passed)} of {len(findings)}"
 
 
 def judge(told: Mapping[str, Mapping[str, Any]]) -> str:
