@@ -294,6 +294,13 @@ def _measure(
                 await run_remote(plan, Console(stderr=True))
 
     on_uvloop(play())
+    if not (folder / REPORT).is_file():
+        raise EngineDied(
+            "no turn was measured in time",
+            got=f"none within {limit_s:.0f} s, warm-up and all",
+            allowed="at least one",
+            fix="read the routers' and the nodes' logs; give a longer --limit-s",
+        )
     return read_report(folder / REPORT), PassFolder(folder / PASS_NAME).read()[1]
 
 

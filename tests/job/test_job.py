@@ -1,13 +1,17 @@
 """`turnback job`: what the state machine has run on a deployment's machines."""
 
 import asyncio
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from moto.backends import get_backend
+from moto.server import ThreadedMotoServer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typer.testing import CliRunner, Result
 
 from runtime.cli import app
@@ -17,12 +21,12 @@ from runtime.contract.profile import load_profile
 from runtime.contract.rules import profile_names
 from runtime.contract.status import BOOT_FILE, STATUS_FILE
 from runtime.launch.machine import Machine
+from runtime.local.checks import free_ports
+from runtime.local.rehearsal import account
 from tests.router.fleet import HOST, Fleet, running_fleet, url_of, write_tokenizer
 
-pytestmark = pytest.mark.usefixtures("account")
-
 KEY = "a-key-of-at-least-16-characters"
-MODEL = "tiny/model/1"
+MODEL = "mock/1"
 CONFIG = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
@@ -32,12 +36,26 @@ CONFIG = {
 
 
 @pytest.fixture
-def buckets(account: None, tmp_path: Path) -> tuple[str, str]:
+def server() -> Iterator[None]:
+    """An emulated account on loopback: a benchmark has a loop and threads of its own."""
+    (port,) = free_ports(1)
+    server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
+    server.start()
+    with account.only_this_account(port):
+        boto3.setup_default_session()
+        yield
+    server.stop()
+    for service in ("s3", "secretsmanager", "cloudwatch"):
+        get_backend(service).reset()  # this process's, not the server's
+
+
+@pytest.fixture
+def buckets(server: None, tmp_path: Path) -> None:
     """The staged model's small files, and an empty bucket for results."""
-    s3, where = boto3.client("s3"), {"LocationConstraint": "eu-central-1"}
+    s3, where = boto3.client("s3"), {"LocationConstraint": account.REGION}
     for name in ("models", "results"):
         s3.create_bucket(Bucket=name, CreateBucketConfiguration=where)
-    write_tokenizer(tmp_path)
+    write_words(tmp_path / "tokenizer.json")
     prefix = model_prefix(MODEL)
     s3.upload_file(str(tmp_path / "tokenizer.json"), "models", f"{prefix}tokenizer.json")
     s3.put_object(Bucket="models", Key=f"{prefix}config.json", Body=json.dumps(CONFIG))
@@ -45,7 +63,22 @@ def buckets(account: None, tmp_path: Path) -> tuple[str, str]:
         Name="keys",
         SecretString=json.dumps({"keys": [{"key": KEY, "tenant": "admin", "admin": True}]}),
     )
-    return "models", "results"
+
+
+def write_words(path: Path) -> None:
+    """A tokenizer with as many whole words as a workload is built from."""
+    words = ["".join(parts) for parts in itertools.product(("ka", "lo", "mi", "tu"), repeat=4)]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=700,
+        special_tokens=["<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator([f" {word} {word}" for word in words], trainer)
+    bpe.save(str(path))
 
 
 def words(step: str, url: str, nodes: Path, work: Path, *more: str) -> list[str]:
@@ -124,7 +157,7 @@ async def test_a_missed_bar_is_a_verdict_and_no_error(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("buckets")
 async def test_a_benchmark_that_is_too_slow_is_kept_and_marked(tmp_path: Path) -> None:
     """What was measured is uploaded; the step fails, so that the run does."""
-    async with running_fleet(tmp_path, engine={"prefill_ms_per_token": 1.0}) as fleet:
+    async with running_fleet(tmp_path, engine={"token_ms": 15.0}) as fleet:
         nodes = nodes_file(fleet, tmp_path / "nodes.toml")
         limit = ("--limit-s", "10")
         done = await ran(words("bench", fleet.url, nodes, tmp_path / "work", *limit))
@@ -132,6 +165,17 @@ async def test_a_benchmark_that_is_too_slow_is_kept_and_marked(tmp_path: Path) -
     assert "did not run to its end" in done.output
     assert "s3://results/runs/one/report.json" in done.output
     assert "runs/one/deployed/turns.jsonl" in uploaded()
+
+
+@pytest.mark.usefixtures("buckets")
+async def test_a_benchmark_without_a_turn_is_told(tmp_path: Path) -> None:
+    """Not as a report that is missing."""
+    async with running_fleet(tmp_path, engine={"token_ms": 100.0}) as fleet:
+        nodes = nodes_file(fleet, tmp_path / "nodes.toml")
+        limit = ("--limit-s", "10")
+        done = await ran(words("bench", fleet.url, nodes, tmp_path / "work", *limit))
+    assert done.exit_code == 4, done.output
+    assert "no turn was measured in time" in done.output
 
 
 @pytest.mark.usefixtures("buckets")
@@ -157,7 +201,7 @@ async def test_exactness_is_judged_from_the_turns_of_the_transport(tmp_path: Pat
     [
         (("--url", f"http://{HOST}:9"), "router"),
         (("--profile", "none"), "profile none cannot be used"),
-        (("--model", "tiny/model/2"), "tokenizer.json of tiny/model/2 cannot be read"),
+        (("--model", "mock/2"), "tokenizer.json of mock/2 cannot be read"),
         (("--api-keys-secret", "others"), "a secret cannot be read"),
         (("--run-id", "a b"), "this is no run's name"),
     ],
