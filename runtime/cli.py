@@ -18,6 +18,7 @@ from runtime import (
     cli_local,
     cli_node,
     cli_report,
+    cli_tune,
     cli_validate,
 )
 from runtime.cli_edge import exit_with
@@ -41,6 +42,7 @@ cli_doctor.register(app)
 cli_report.register(app)
 cli_job.register(app)
 cli_validate.register(app)
+cli_tune.register(app)
 
 _SPEC = RouterSpec.model_fields
 

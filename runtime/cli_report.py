@@ -67,7 +67,7 @@ def build(folders: list[Path], out: Path, console: Console) -> list[Path]:
     found = [one for folder in folders for one in _passes(folder)]
     kept = [one for one in found if one[1][1]]
     for path, _ in (one for one in found if not one[1][1]):
-        console.print(f"{path}: no turn was measured, left out", markup=False)
+        console.print(f"{path}: no turn was measured, left out", markup=False, soft_wrap=True)
     if not kept:
         raise BadInput(
             "nothing was measured",

@@ -113,7 +113,7 @@ async def measure(
     async with aiohttp.ClientSession() as session:
         sampler = Sampler(session, servers, folder.add_sample)
 
-        async def begin(_began_s: float) -> None:
+        async def begin() -> None:
             await sampler.settle()
             sampler.begin()
             on_warm()

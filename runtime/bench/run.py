@@ -2,14 +2,11 @@
 
 import asyncio
 import gc
-import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import uvloop
-from tokenizers import Tokenizer
 
 from runtime.bench.client import open_session
 from runtime.bench.folder import PassFolder, PassInfo
@@ -18,14 +15,12 @@ from runtime.bench.player import WARMUP_TURNS, Player, Target
 from runtime.bench.probe import check_router
 from runtime.bench.turn import TurnResult
 from runtime.bench.workloads.conversation import Conversation
-from runtime.bench.workloads.synthetic import allowed_ids, build_conversations, usable_ids
 from runtime.contract.bench import BenchSpec
-from runtime.contract.profile import WorkloadSpec
 from runtime.errors import BadInput, TurnbackError
 
 Record = Callable[[TurnResult], None]
-OnWarm = Callable[[float], Awaitable[None]]
-"""Is given `perf_counter()` of the pass's beginning, from which all of its times count."""
+OnWarm = Callable[[], Awaitable[None]]
+"""The pass begins when it returns: from then on all of its times count."""
 
 T = TypeVar("T")
 _TOLD_CHARS = 300
@@ -128,10 +123,10 @@ async def play_workload(
         await check_router(session, target.router_url, target.served_model_name)
         player = Player(target, bench, session)
         await player.play(_warm_up(conversations, blocks[0].parts), lambda _: None)
+        if on_warm is not None:
+            await on_warm()
         player.begin(plan_aborts(conversations, bench))
         try:
-            if on_warm is not None:
-                await on_warm(player.began_s)
             for block in blocks:
                 await player.play(block, record)
         finally:
@@ -155,65 +150,3 @@ def told(reason: BaseException) -> str:
         return " ".join(f"{reason.what}: {reason.got}".split())[:_TOLD_CHARS]
     is_interrupt = isinstance(reason, asyncio.CancelledError | KeyboardInterrupt)
     return "interrupted" if is_interrupt else repr(reason)
-
-
-@dataclass(frozen=True)
-class BenchPlan:
-    """A run of a profile's workload through both arms, one request at a time."""
-
-    router_url: str
-    served_model_name: str
-    tokenizer_path: Path
-    workload: WorkloadSpec
-    run_id: str
-    timeout_s: float = 300.0
-    api_key: str | None = field(default=None, repr=False)
-
-
-async def run_benchmark(
-    plan: BenchPlan,
-    results: list[TurnResult],
-    results_path: Path,
-    on_turn: Record = lambda _: None,
-    on_warm: Callable[[], Awaitable[None]] | None = None,
-) -> None:
-    """`run_pass` for a profile's workload, into a list and a file of JSON lines.
-
-    Raises:
-        BadInput: as there; the tokenizer cannot be read or has too few usable tokens.
-    """
-    tokenizer = _load_tokenizer(plan.tokenizer_path)
-    target = Target(
-        plan.router_url,
-        plan.served_model_name,
-        plan.run_id,
-        allowed_ids(usable_ids(tokenizer)),
-        plan.api_key,
-    )
-
-    def record(result: TurnResult) -> None:
-        results_path.parent.mkdir(parents=True, exist_ok=True)
-        with results_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result.to_dict(), separators=(",", ":")) + "\n")
-        results.append(result)
-        on_turn(result)
-
-    async def warmed(_began_s: float) -> None:
-        if on_warm is not None:
-            await on_warm()
-
-    bench = BenchSpec(again_share=0.0, timeout_s=plan.timeout_s)
-    conversations = build_conversations(tokenizer, plan.workload)
-    await play_workload(target, conversations, bench, record, warmed)
-
-
-def _load_tokenizer(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library has no exception type of its own
-        raise BadInput(
-            "tokenizer cannot be read",
-            got=f"{path}: {error}",
-            allowed="a tokenizer.json of the tokenizers library",
-            fix="give the tokenizer.json of the served model",
-        ) from error

@@ -140,9 +140,13 @@ class Sampler:
         self._session, self._servers, self._add = session, servers, add
         self._began_s: float | None = None
 
-    def begin(self) -> None:
-        """The first measured turn is sent now: later readings are at 0 s and above."""
-        self._began_s = perf_counter()
+    def begin(self, began_s: float | None = None) -> None:
+        """Readings from now on are of the pass; those before were taken ahead of it.
+
+        Args:
+            began_s: `perf_counter()` from which the pass counts its times; None: now.
+        """
+        self._began_s = perf_counter() if began_s is None else began_s
 
     async def settle(self, *, every_s: float = 0.5, limit_s: float = 10.0) -> None:
         """Read all servers once their counters stand still; before `begin` and at the end."""

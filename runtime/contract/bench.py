@@ -28,11 +28,13 @@ class BenchSpec(Frozen):
     arrivals_per_s: float | None = Field(default=None, gt=0)
     """Open loop: conversations begin at Poisson moments of this rate, in place of `clients`."""
     block_conversations: int | None = Field(default=None, ge=1)
-    """Conversations of one block; None: twice `clients`."""
+    """Conversations of one block, at most; None: one for one client, else twice `clients`, and
+    at least 16 in an open loop, whose blocks begin and end empty."""
     repeats: int = Field(default=1, ge=1, le=100)
     """The whole workload so many times, each with salts of its own."""
     again_share: float = Field(default=0.1, ge=0, le=1)
-    """Of one-way turns that run twice (A/A), so that noise can be told from difference."""
+    """Of one-way turns that run twice (A/A), so that noise can be told from difference; whole
+    blocks, at least one where it is above 0."""
     abort_share: float = Field(default=0.0, ge=0, le=1)
     """Of turns whose client leaves in mid-answer; both arms' do, at the same token."""
     edit_share: float = Field(default=0.0, ge=0, le=1)

@@ -80,9 +80,14 @@ class Turn:
         return self.leaves and self.keys is not None and self.path != "direct"
 
     def stage(self, name: str, since_s: float | None = None) -> None:
-        """A stage ends now; it began when the last one ended, or at `since_s`."""
+        """A stage ends now; it began when the last one ended, or at `since_s`.
+
+        One that comes again, after a leg that failed, is added: the stages then still
+        cover the whole time.
+        """
         now_s = time.perf_counter()
-        self.stages[name] = now_s - (self._mark_s if since_s is None else since_s)
+        taken_s = now_s - (self._mark_s if since_s is None else since_s)
+        self.stages[name] = self.stages.get(name, 0.0) + taken_s
         self._mark_s = now_s
 
     def note(self, text: str) -> None:

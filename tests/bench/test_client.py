@@ -4,12 +4,13 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from time import perf_counter
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from runtime.bench.client import run_turn
+from runtime.bench.client import open_session, run_turn
 from runtime.bench.turn import TurnRequest, TurnResult
 from runtime.contract.http import DECODE_RECEIPT_HEADER
 from runtime.engine_api import Receipt
@@ -107,6 +108,153 @@ async def test_the_request_carries_what_both_arms_need(
         "ignore_eos": True,
         "cache_salt": "run-c4-bidirectional",
     }
+
+
+async def test_tools_are_told_and_not_parsed(serve: Serve, whole: list[bytes]) -> None:
+    """They are in the prompt; no parser, which a server may lack, is asked for."""
+    bodies: list[dict[str, object]] = []
+    reply = streaming(whole)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        bodies.append(await request.json())
+        return await reply(request)
+
+    tools = ({"type": "function", "function": {"name": "look"}},)
+    url = await serve(handle)
+    await turn(url, replace(REQUEST, tools=tools, allowed_token_ids=()))
+    await turn(url)
+    assert (bodies[0]["tools"], bodies[0]["tool_choice"]) == (list(tools), "none")
+    assert "allowed_token_ids" not in bodies[0]
+    assert not {"tools", "tool_choice"} & set(bodies[1])
+
+
+@pytest.mark.parametrize(
+    ("details", "cached"),
+    [({"cached_tokens": 96}, 96), ({"cached_tokens": None}, 0), ({}, 0), (None, None)],
+)
+async def test_cached_tokens_are_told_or_unknown(
+    serve: Serve, whole: list[bytes], details: dict[str, int] | None, cached: int | None
+) -> None:
+    """No details is not the same as nothing cached."""
+    usage = {"prompt_tokens": 120, "prompt_tokens_details": details}
+    event = b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n"
+    result = await turn(await serve(streaming([*whole[:-2], event, whole[-1]])))
+    assert (result.outcome, result.prompt_tokens) == ("successful", 120)
+    assert result.cached_tokens == cached
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        (
+            "queue;dur=0.12, take;dur=3, prefill;dur=41.50, first_byte;dur=7.1",
+            {"queue": 0.12, "take": 3.0, "prefill": 41.5, "first_byte": 7.1},
+        ),
+        ('refused;desc="no room", total;dur=1', {"total": 1.0}),
+        ("prefill;dur=much", {}),
+        (None, {}),
+    ],
+)
+async def test_the_routers_stages_are_read(
+    serve: Serve, whole: list[bytes], header: str | None, told: dict[str, float]
+) -> None:
+    """Milliseconds out of Server-Timing; what is no such thing is left out."""
+    result = await turn(await serve(streaming(whole, {"Server-Timing": header} if header else {})))
+    assert result.router_ms == told
+
+
+async def test_moments_count_from_the_passs_beginning(serve: Serve, whole: list[bytes]) -> None:
+    """A turn begins and ends between the moments around it, and takes as long as it says."""
+    url = await serve(streaming(whole))
+    began_s = perf_counter() - 100
+    async with open_session() as session:
+        result = await run_turn(session, url, REQUEST, began_s)
+    assert 100 <= result.started_s <= result.ended_s <= perf_counter() - began_s
+    assert result.e2e_ms is not None
+    assert result.e2e_ms / 1000 <= result.ended_s - result.started_s
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"reasoning_content": "hm"},
+        {"reasoning": "hm"},
+        {"tool_calls": [{"index": 0, "function": {"name": "look", "arguments": ""}}]},
+        {"content": " ka"},
+    ],
+)
+async def test_whatever_the_model_says_first_ends_ttft(
+    serve: Serve, whole: list[bytes], delta: dict[str, object]
+) -> None:
+    """Reasoning and tool calls are tokens too, also where ids are not told; text is content."""
+    first = b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(first)
+        await asyncio.sleep(0.1)
+        await response.write(b"".join(whole[1:]))
+        return response
+
+    result = await turn(await serve(handle))
+    assert result.ttft_ms is not None
+    assert result.e2e_ms is not None
+    assert result.e2e_ms - result.ttft_ms >= 95
+    assert result.text == f"{delta.get('content', '')} ka lo é"
+
+
+@pytest.mark.parametrize("after", [1, 2])
+async def test_a_client_that_leaves_closes_the_connection(
+    serve: Serve, whole: list[bytes], after: int
+) -> None:
+    """Aborted, with what had come and without latencies; the server sees the client go."""
+    left = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"".join(whole[: 1 + after]))
+        try:
+            await asyncio.Event().wait()  # the test's server cancels it when its client goes
+        finally:
+            left.set()
+        return response
+
+    url = await serve(handle)
+    async with open_session() as session:
+        result = await run_turn(session, url, replace(REQUEST, abort_after_tokens=after))
+        await asyncio.wait_for(left.wait(), 5)
+    unsuccessful_latency = (result.ttft_ms, result.e2e_ms)
+    assert (result.outcome, result.error, unsuccessful_latency) == ("aborted", None, (None, None))
+    assert (result.token_ids, result.text) == (IDS[:after], "".join(WORDS[:after]))
+
+
+async def test_a_client_that_leaves_takes_no_token_more(serve: Serve, whole: list[bytes]) -> None:
+    """Both arms are cut at the same one, however their tokens came in."""
+    result = await turn(
+        await serve(streaming([b"".join(whole)])), replace(REQUEST, abort_after_tokens=2)
+    )
+    assert (result.outcome, result.token_ids) == ("aborted", IDS[:2])
+
+
+async def test_a_session_bounds_no_streams(serve: Serve, whole: list[bytes]) -> None:
+    """More turns at a time than aiohttp's usual hundred; each has the key."""
+    together = asyncio.Barrier(130)
+    keys: list[str | None] = []
+    reply = streaming(whole)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        keys.append(request.headers.get("Authorization"))
+        await together.wait()
+        return await reply(request)
+
+    url = await serve(handle)
+    async with open_session("sk-1") as session:
+        turns = (run_turn(session, url, REQUEST) for _ in range(130))
+        results = await asyncio.wait_for(asyncio.gather(*turns), 20)
+    assert {each.outcome for each in results} == {"successful"}
+    assert set(keys) == {"Bearer sk-1"}
 
 
 async def test_chunk_borders_and_comments_do_not_matter(serve: Serve, whole: list[bytes]) -> None:

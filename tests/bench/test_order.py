@@ -130,7 +130,7 @@ def test_a_closed_loop_waits_for_no_moment() -> None:
 
 def test_arrivals_are_poisson_and_seeded() -> None:
     """The mean gap is 1 / rate and so is its spread; another seed, other moments."""
-    bench = {"arrivals_per_s": 20.0, "block_conversations": 2000}
+    bench: dict[str, Any] = {"arrivals_per_s": 20.0, "block_conversations": 2000}
     (block,) = planned(2000, **bench)
     gaps = [later - sooner for sooner, later in pairwise((0.0, *block.starts_s))]
     mean = sum(gaps) / len(gaps)

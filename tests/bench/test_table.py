@@ -10,9 +10,10 @@ from rich.console import Console
 from runtime.bench.report import build_report
 from runtime.bench.table import render
 from runtime.bench.turn import TurnResult
+from runtime.contract.bench import Objectives, Price
 from runtime.contract.profile import Profile
 from runtime.engine_api import Receipt
-from tests.bench.simulated import pass_of
+from tests.bench.simulated import pass_of, simulated_pass
 
 Make = Callable[..., TurnResult]
 
@@ -25,12 +26,16 @@ COUNTERS = {
 }
 
 
-def shown(profile: Profile, results: list[TurnResult], **more: Any) -> str:
-    passed = pass_of(profile, results, **({"environment": {"engine": "vllm"}} | more))
+def console_text(report: dict[str, Any]) -> str:
     console = Console(file=io.StringIO(), width=160)
-    console.print(render(build_report([passed])))
+    console.print(render(report))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def shown(profile: Profile, results: list[TurnResult], **more: Any) -> str:
+    passed = pass_of(profile, results, **({"environment": {"engine": "vllm"}} | more))
+    return console_text(build_report([passed]))
 
 
 @pytest.fixture
@@ -58,16 +63,17 @@ def test_every_turn_has_a_row(profile: Profile, results: list[TurnResult]) -> No
     rows = [line for line in shown(profile, results).splitlines() if line.startswith("│")]
     cells = [[cell.strip() for cell in row.strip("│").split("│")] for row in rows]
     assert cells == [
-        ["1", "60", "80.0", "80.0", "1.00x (1.00..1.00)", "0 / 0", "2/0/0, 2/0/0"],
-        ["2", "120", "80.0", "20.0", "4.00x (4.00..4.00)", "120 / 72", "2/0/0, 2/0/0"],
-        ["3", "-", "-", "-", "-", "0 / 0", "0/0/0, 0/0/0"],
+        ["1", "60", "80.0", "80.0", "1.00x (1.00..1.00)", "0 / 0", "2/0/0/0, 2/0/0/0"],
+        ["2", "120", "80.0", "20.0", "4.00x (4.00..4.00)", "120 / 72", "2/0/0/0, 2/0/0/0"],
+        ["3", "-", "-", "-", "-", "0 / 0", "0/0/0/0, 0/0/0/0"],
     ]
 
 
 def test_lines_for_the_whole_run(profile: Profile, results: list[TurnResult]) -> None:
     """Overall ratio, exactness with the first difference, and engine counters follow."""
     text = shown(profile, results, engine={"prefill": COUNTERS, "decode": None})
-    assert "Overall, turns 2 and later: 4.00x (4.00..4.00)" in text
+    assert "4.00 times as fast" in text
+    assert "Requests: one-way 4 successful, 0 errored, 0 incomplete, 0 aborted" in text
     assert "4 turns compared, 3 equal, 0 ties, 1 differences" in text
     assert "conversation 1, turn 1, position 1 (token)" in text
     assert "prefill engine: 4 NIXL reads, 3.0 MiB in 0.250 s, 0 failed transfers, 1 reads" in text
@@ -89,10 +95,33 @@ def test_a_mock_report_says_so(profile: Profile, results: list[TurnResult]) -> N
 def test_an_empty_report_can_be_shown(profile: Profile) -> None:
     """A run stopped before its first turn is shown, not a crash."""
     text = shown(profile, [], stopped_by="Ctrl-C")
-    assert "nothing to compare" in text
+    assert "No speed-up can be told" in text
     assert "Engine counters: not scraped" in text
 
 
 def test_a_single_conversation_has_no_interval(profile: Profile, results: list[TurnResult]) -> None:
     """One value has no interval, and the table says it."""
     assert "4.00x (no interval)" in shown(profile, [r for r in results if r.conversation == 0])
+
+
+def test_every_pass_has_a_table_of_its_own() -> None:
+    """One arm, no ratio, where the feature is off; a line for each objective and saving."""
+    asked: dict[str, Any] = {
+        "objectives": Objectives(ttft_ms=200),
+        "price": Price(usd_per_node_hour=60),
+    }
+    off_pass = simulated_pass(1.0, 4, 3, name="off", is_feature_on=False)
+    text = console_text(build_report([simulated_pass(2.0, 4, 3, **asked), off_pass]))
+    main, off = text.split("Time to first token, per turn, pass off")
+    assert "per turn, pass main" in main
+    assert "Within the objectives (TTFT up to 200 ms): one-way" in main
+    assert "GPU-seconds, 0." in main
+    assert "speed-up" not in off
+    assert "The feature is off on both servers" in off
+
+
+def test_sweep_has_a_row_for_each_prefix_length() -> None:
+    """Beside those of turns."""
+    text = console_text(build_report([simulated_pass(2.0, 3, 3, points=(2000, 24000))]))
+    assert "Turns from the second on, by own prefix" in text
+    assert "│     24,000 │" in text

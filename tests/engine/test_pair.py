@@ -120,7 +120,7 @@ async def test_benchmark_through_the_router(up: Up, model: Path) -> None:
             for role, url in urls.items():
                 samples.append(Sample(at_s, role, url, await settled_scrape(session, url) or {}))
 
-        async def on_warm(_began_s: float) -> None:
+        async def on_warm() -> None:
             nonlocal hits_before
             await read(-1.0)
             hits_before = await external_hits(session, up)

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from runtime.engine_api import (
     RECEIPT,
     Receipt,
 )
-from runtime.router.answer import Answer
+from runtime.router.answer import Answer, Turn
+from runtime.router.apis import CHAT
 from runtime.router.engines import Reply
 from runtime.router.store import MemoryStore
 from tests.router.fleet import (
@@ -183,6 +185,14 @@ async def test_every_reply_tells_path_and_timing(model: Path) -> None:
         names = [entry.partition(";dur=")[0] for entry in reply.headers[TIMING_HEADER].split(", ")]
         assert names == ["queue", "take", "prefill", "first_byte"]
         assert len(reply.headers["X-Request-ID"]) == 32
+
+
+def test_a_stage_that_comes_again_is_added() -> None:
+    """After a failed leg the stages still cover the whole time of the turn."""
+    turn = Turn(api=CHAT, body={}, size_bytes=0, authorization=None)
+    turn.stage("prefill", since_s=time.perf_counter() - 5)
+    turn.stage("prefill", since_s=time.perf_counter() - 2)
+    assert turn.stages["prefill"] >= 7
 
 
 async def test_expired_handle_is_not_used(model: Path) -> None:

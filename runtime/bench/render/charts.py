@@ -199,15 +199,24 @@ def conversation(figure: "Figure", one: Json, bars: Sequence[Bar]) -> None:
             middle_s = bar.begin_s + bar.length_s / 2
             axes.text(middle_s, lane, "//", ha="center", va="center", color=INK.stand_in)
     for lane, arm in enumerate(arms):
-        for turn in sorted({bar.turn for bar in bars if bar.arm == arm}):
-            mine = [b for b in bars if (b.arm, b.turn) == (arm, turn) and b.kind != "think"]
-            axes.text(mine[0].begin_s, lane - 0.29, str(turn), va="bottom", color=INK.stand_in)
+        _number_turns(axes, lane, [bar for bar in bars if bar.arm == arm])
     axes.set_yticks(range(len(arms)), [_short(arm) for arm in arms])
     _downwards(axes, len(arms))
     is_any_cut = any(bar.is_cut for bar in bars)
     axes.set_xlabel("s, cut at //" if is_any_cut else "s since the first turn was sent")
     kinds = {bar.kind for bar in bars}
     _part_legend(figure, [look for kind, look in PARTS.items() if kind in kinds])
+
+
+def _number_turns(axes: "Axes", lane: int, bars: Sequence[Bar]) -> None:
+    """Numbers above the turns of a lane, where there is room for one."""
+    begins_s = {bar.turn: bar.begin_s for bar in reversed(bars) if bar.kind != "think"}
+    room_s = axes.get_xlim()[1] * 16 / axes.figure.bbox.width
+    last_s = -room_s
+    for turn, begin_s in sorted(begins_s.items()):
+        if begin_s - last_s >= room_s:
+            axes.text(begin_s, lane - 0.29, str(turn), va="bottom", color=INK.stand_in)
+            last_s = begin_s
 
 
 def load(figure: "Figure", shown: Sequence[Server]) -> None:
@@ -305,7 +314,8 @@ def _downwards(axes: "Axes", rows: int) -> None:
 def _few_ticks(axes: "Axes") -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(5 if axes.figure.bbox.width < 400 else 8))
+    most = 5 if axes.figure.bbox.width < 400 else 8
+    axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter("{x:,g}")
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.bench.render.data import Json, passes
+from runtime.bench.render.palette import STAGES
 
-STAGES = ("queue", "pull", "prefill", "hand_over", "first_decode", "unattributed")
 COLUMNS = (
     *("pass", "prefill_prefix_caching", "is_feature_on"),
     *("conversation", "turn", "arm", "is_again", "is_edited", "point", "repeat", "block"),

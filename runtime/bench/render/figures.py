@@ -20,6 +20,7 @@ from runtime.bench.render.tables import Table
 
 NO_TURN = "No turn succeeded, so there is nothing to draw."
 MOST_SERVERS = 8
+MOST_TURNS = 10
 
 
 @dataclass(frozen=True)
@@ -119,12 +120,15 @@ def _conversation(one: Json) -> Figure:
         instead = "No conversation has a successful turn in every arm."
         return Figure("timeline", title, "", None, instead, None, (0, 0))
     bars = conversation_bars(one, place)
+    turns = sorted({bar.turn for bar in bars})
+    drawn = [bar for bar in bars if bar.turn in turns[:MOST_TURNS]]
+    left_out = f"; the first {MOST_TURNS} of {len(turns)}" if turns[MOST_TURNS:] else ""
     return Figure(
         "timeline",
         title,
-        f"Conversation {place[1]}: each arm from its first turn; numbers are turns. "
+        f"Conversation {place[1]}: each arm from its first turn; numbers are turns{left_out}. "
         "Gaps are other conversations' time or repeats of turns.",
-        partial(charts.conversation, one=one, bars=bars),
+        partial(charts.conversation, one=one, bars=drawn),
         "",
         tables.conversation(bars, one, place),
         (230, 270),

@@ -68,7 +68,7 @@ def _pass(one: Json, at: int, *, is_only: bool) -> str:
     flags = [
         f"prefix caching on prefill {'on' if about['prefill_prefix_caching'] else 'off'}",
         f"bidirectional KV transfer {'on' if about['is_feature_on'] else 'off on both servers'}",
-        f"{about['bench']['clients']} client(s), {about['bench']['repeats']} repeat(s)",
+        f"clients: {about['bench']['clients']}, repeats: {about['bench']['repeats']}",
     ]
     heading = "Result" if is_only else f"Pass {about['name']}"
     found = "".join(f"<li>{escape(line)}</li>" for line in verdicts(one))

@@ -72,14 +72,14 @@ def _speedup(one: Json) -> Iterator[str]:
 
 def _range(interval: Json) -> str:
     if interval["ci95"] is None:
-        return f" (no interval: {interval['n']} conversation(s))"
+        return " (one conversation, so no interval)"
     low, high = interval["ci95"]
     return f" (95 % interval {low:.2f} to {high:.2f}, {interval['n']} conversations)"
 
 
 def _meaning(interval: Json) -> str:
     if interval["ci95"] is None:
-        return "too few conversations to say more"
+        return "what another would give is unknown"
     low, high = interval["ci95"]
     if low > 1:
         return "a gain"

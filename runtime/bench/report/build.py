@@ -6,7 +6,12 @@ from typing import Any
 from runtime.bench.exactness import Exactness, compare, compare_again, noise_p, verdict
 from runtime.bench.folder import PassInfo, Sample
 from runtime.bench.report.arms import arm_figures
-from runtime.bench.report.evidence import engine_counters, timeline
+from runtime.bench.report.evidence import (
+    ENGINE_ROLES,
+    engine_counters,
+    kv_capacity_tokens,
+    timeline,
+)
 from runtime.bench.report.file import SCHEMA_VERSION
 from runtime.bench.report.money import savings
 from runtime.bench.report.problems import problems
@@ -59,6 +64,7 @@ def _pass_report(passed: Passed) -> dict[str, Any]:
         "speedup": speedup(results, turns),
         "exactness": _exactness(info, found, again),
         "engine": engine_counters(samples),
+        "kv_capacity_tokens": {role: kv_capacity_tokens(samples, role) for role in ENGINE_ROLES},
         "pass": _about(info),
         "points": points(results, arms),
         "stability": stability(results, info.bench.repeats),
@@ -67,7 +73,8 @@ def _pass_report(passed: Passed) -> dict[str, Any]:
         "attribution": attribution(good),
         "savings": savings(arm_pairs(results), info.bench.price),
     }
-    return report | {"problems": problems(report, samples)}
+    of_client = info.environment.get("client", {}).get("warnings", [])
+    return report | {"problems": [*problems(report, samples), *of_client]}
 
 
 def _turn_count(info: PassInfo, results: Sequence[TurnResult]) -> int:

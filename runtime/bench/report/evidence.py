@@ -32,13 +32,19 @@ def engine_counters(samples: Sequence[Sample]) -> dict[str, dict[str, float] | N
     return found or None
 
 
+def kv_capacity_tokens(samples: Sequence[Sample], role: str) -> int | None:
+    """Tokens that the KV caches of a role's servers hold together; None where one tells none."""
+    largest = [
+        max((one.values.get(CAPACITY, 0.0) for one in own), default=0.0)
+        for own in _by_url(samples, role).values()
+    ]
+    return int(sum(largest)) if largest and min(largest) > 0 else None
+
+
 def timeline(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """KV usage and load of each server over time, and the share of D's KV that is pinned."""
     answered = sorted((one for one in samples if one.values), key=lambda one: one.at_s)
-    capacity = sum(
-        max((one.values.get(CAPACITY, 0.0) for one in own), default=0.0)
-        for own in _by_url(answered, "decode").values()
-    )
+    capacity = kv_capacity_tokens(answered, "decode") or 0
     return [
         {
             "at_s": one.at_s,

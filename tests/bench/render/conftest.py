@@ -48,6 +48,12 @@ def sweep() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
+def long() -> dict[str, Any]:
+    """Thirty turns, as agents have."""
+    return report_of(simulated_pass(2.5, 3, 30))
+
+
+@pytest.fixture(scope="session")
 def failed() -> dict[str, Any]:
     """Nothing succeeded, it was stopped, and every text from outside is hostile."""
     info, turns, _ = simulated_pass(2.0, 3, 3, failures=1.0, stopped_by=EVIL, name=EVIL)
@@ -68,13 +74,13 @@ def single() -> dict[str, Any]:
 def lopsided() -> dict[str, Any]:
     """No turn of the bidirectional arm succeeded."""
     info, turns, samples = simulated_pass(2.0, 4, 3)
-    spoilt, _, _ = simulated_pass(2.0, 4, 3, failures=1.0)[1], None, None
+    spoilt = simulated_pass(2.0, 4, 3, failures=1.0)[1]
     kept = [turn for turn in turns if turn.arm == "one_way"]
     return report_of((info, kept + [t for t in spoilt if t.arm != "one_way"], samples))
 
 
 Reports = Callable[[str], dict[str, Any]]
-NAMES: Sequence[str] = ("plain", "full", "sweep", "failed", "single", "lopsided")
+NAMES: Sequence[str] = ("plain", "full", "sweep", "long", "failed", "single", "lopsided")
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ async def look(browser: Page, report: dict[str, Any], name: str, scheme: str, de
 @pytest.mark.parametrize("device", WIDTHS_PX)
 async def test_page_can_be_read(browser: Page, named: Reports, scheme: str, device: str) -> None:
     """No sideways scrolling, no text too faint or too small or cut off, every chart there."""
-    for name, charts in (("full", 17), ("sweep", 6), ("plain", 6)):
+    for name, charts in (("full", 17), ("sweep", 6), ("plain", 6), ("long", 6)):
         told = await look(browser, named(name), name, scheme, device)
         assert told["scrollWidth"] <= WIDTHS_PX[device], name
         assert len(told["charts"]) == charts, name

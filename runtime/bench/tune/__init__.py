@@ -1,0 +1,1 @@
+"""From a report to the two settings of the return: TTL and threshold."""
