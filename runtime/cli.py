@@ -9,7 +9,17 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from runtime import cli_aws, cli_bench, cli_doctor, cli_image, cli_local, cli_node, cli_report
+from runtime import (
+    cli_aws,
+    cli_bench,
+    cli_doctor,
+    cli_image,
+    cli_local,
+    cli_logs,
+    cli_metrics,
+    cli_node,
+    cli_report,
+)
 from runtime.cli_edge import exit_with
 from runtime.contract.explain import explain as explain_problems
 from runtime.contract.node import KvTransferSpec, RouterSpec
@@ -29,6 +39,8 @@ cli_image.register(app)
 cli_node.register(app)
 cli_doctor.register(app)
 cli_report.register(app)
+cli_logs.register(app)
+cli_metrics.register(app)
 
 _SPEC = RouterSpec.model_fields
 

@@ -178,6 +178,29 @@ class DownloadSettings(Frozen):
     None: the image must hold them all."""
 
 
+# fmt: off
+LogRetentionDays = Literal[
+    1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922,
+    3288, 3653,
+]
+# fmt: on
+"""What CloudWatch Logs can be told."""
+
+
+class OperationsSettings(Frozen):
+    """Logs and alarms."""
+
+    log_retention_days: LogRetentionDays = 30
+    """Of every log group of machines. Shortening it deletes what is older."""
+    alarm_email: str | None = Field(default=None, pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")
+    """Told by the topic, once its owner has followed the link in AWS's mail. None: others may
+    subscribe. Changing it makes another subscription."""
+    idle_alarm_minutes: int = Field(default=60, ge=10, le=1440, multiple_of=5)
+    """GPU nodes that have served no turn for so long are an alarm."""
+    usd_per_node_hour: float | None = Field(default=None, gt=0)
+    """What a GPU node costs you; None: the dashboard shows hours, not money."""
+
+
 class DeploymentSettings(Frozen):
     """`deployment.toml`."""
 
@@ -207,6 +230,7 @@ class DeploymentSettings(Frozen):
     image: ImageSettings = ImageSettings()
     router: RouterSettings = RouterSettings()
     downloads: DownloadSettings = DownloadSettings()
+    operations: OperationsSettings = OperationsSettings()
 
     @model_validator(mode="after")
     def _its_parts_fit(self) -> Self:
