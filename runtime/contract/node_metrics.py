@@ -42,7 +42,6 @@ READS_AFTER_EXPIRY = _metric(
     "NixlReadsAfterExpiry", "Count", "reads that ended after their blocks had been freed"
 )
 KV_USAGE = _metric("KvCacheUsage", "Percent", "KV cache blocks in use")
-RUNNING = _metric("RequestsRunning", "Count", "requests in a batch now")
 WAITING = _metric("RequestsWaiting", "Count", "requests that wait now")
 EFA_TX_BYTES = _metric("EfaTxBytes", "Bytes", "sent by all EFA devices")
 EFA_RX_BYTES = _metric("EfaRxBytes", "Bytes", "received by all EFA devices")
@@ -53,7 +52,7 @@ ROUTER_METRICS = (
 )
 ENGINE_METRICS = (
     *(ANSWERING, EXPIRED, READS, READ_BYTES, FAILED_READS, READS_AFTER_EXPIRY),
-    *(KV_USAGE, RUNNING, WAITING, EFA_TX_BYTES, EFA_RX_BYTES),
+    *(KV_USAGE, WAITING, EFA_TX_BYTES, EFA_RX_BYTES),
 )
 
 

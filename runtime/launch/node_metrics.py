@@ -71,7 +71,6 @@ ENGINE_SOURCES = (
     Source(names.FAILED_READS, (NIXL_FAILED, "vllm:nixl_num_failed_notifications_total")),
     Source(names.READS_AFTER_EXPIRY, (NIXL_AFTER_EXPIRY,)),
     Source(names.KV_USAGE, ("vllm:kv_cache_usage_perc",), scale=100.0, is_gauge=True),
-    Source(names.RUNNING, ("vllm:num_requests_running",), is_gauge=True),
     Source(names.WAITING, ("vllm:num_requests_waiting",), is_gauge=True),
 )
 """Source: vLLM 0.32 and 0.33, nixl's stats and v1/metrics/loggers.py."""

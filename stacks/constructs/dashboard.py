@@ -59,6 +59,7 @@ class Dashboard(Construct):
                 (run.SPEED_UP, "speed-up"),
                 (run.SPEED_UP_LOW, "lower end, 95 %"),
                 (run.SPEED_UP_HIGH, "upper end, 95 %"),
+                (run.PULLED_SHARE, "pulled share, %"),
             )
         ]
         ttft = [
@@ -76,7 +77,7 @@ class Dashboard(Construct):
             )
         ]
         return [
-            _points("Validations: speed-up, turns 2 and later", speed_up),
+            _points("Validations: speed-up of turns 2 and later", speed_up),
             _points("Validations: TTFT by turn, ms", ttft),
             _points("Validations: what went wrong", checks),
         ]
