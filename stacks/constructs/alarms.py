@@ -14,6 +14,7 @@ from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sns_subscriptions as subscriptions
 from constructs import Construct
 
 from runtime.contract import node_metrics as node
@@ -69,7 +70,7 @@ class Alarms(Construct):
 
     Args:
         settings: of the deployment.
-        topic: told when an alarm starts and when it ends.
+        topic: told when an alarm starts and when it ends; it tells the settings' address.
         now: a notice of a Capacity Block's end that lies before it is left out.
         min_speed_up: a validation's speed-up below it is an alarm.
         slo_ttft_p90_ms: a validation's TTFT above it is one; None: no bar was set.
@@ -101,6 +102,8 @@ class Alarms(Construct):
         ]
         self.all: Sequence[cloudwatch.Alarm] = [self._add(bell, topic) for bell in bells]
         self._add_block_notice(topic, now)
+        if settings.operations.alarm_email is not None:
+            topic.add_subscription(subscriptions.EmailSubscription(settings.operations.alarm_email))
 
     def _add(self, bell: _Bell, topic: sns.ITopic) -> cloudwatch.Alarm:
         alarm = cloudwatch.Alarm(

@@ -187,6 +187,13 @@ def test_bars_of_the_settings_are_thresholds() -> None:
     assert made.alarms["speed-up-low"]["Threshold"] == 1.4
 
 
+def test_address_of_the_settings_is_told() -> None:
+    """Nobody, where none is given."""
+    assert Made({}).of("SNS::Subscription") == []
+    (told,) = Made({"operations.alarm_email": "ops@example.com"}).of("SNS::Subscription")
+    assert (told["Protocol"], told["Endpoint"]) == ("email", "ops@example.com")
+
+
 def test_tcp_that_is_allowed_is_no_alarm() -> None:
     """The settings said so."""
     assert "efa-flat" not in Made({"transport.allow_tcp": True}).alarms
