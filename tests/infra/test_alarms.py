@@ -22,6 +22,7 @@ from runtime.contract.operations import ARM, NAMESPACE, TURN, TURNS, VALIDATION_
 from stacks.constructs.alarms import BLOCK_NOTICE, BLOCK_PAGE, RUNBOOKS, Alarms
 from stacks.constructs.dashboard import ARMS, Dashboard
 from stacks.constructs.metrics import GROUP_METRIC, Metrics
+from tests.infra.formulas import is_breaching
 from tests.infra.synth import BLOCK, NOW, ROOT, Synth, raw_settings
 
 PAGES = sorted((ROOT / RUNBOOKS).glob("*.md"))
@@ -279,3 +280,99 @@ def test_every_widget_and_alarm_is_on_the_page(made: Made) -> None:
     linked = re.findall(r"^\| \[([\w-]+)\]\(runbooks/([\w-]+)\.md\)", alarms, re.MULTILINE)
     assert {name for name, _ in linked} == {*made.alarms, BLOCK_PAGE}
     assert all(name == page for name, page in linked)
+
+
+RUNNING = {
+    ("GroupInServiceInstances", "turnback-demo-prefill"): 1.0,
+    ("GroupInServiceInstances", "turnback-demo-decode"): 2.0,
+}
+SERVING = RUNNING | {
+    ("Answering", "prefill"): 5.0,
+    ("Answering", "decode"): 10.0,
+    ("Turns", "router"): 100.0,
+    ("TurnsFailed", "router"): 1.0,
+    ("OfferedTokens", "router"): 1000.0,
+    ("PulledTokens", "router"): 900.0,
+    ("LocalTokens", "router"): 0.0,
+    ("Expired", "decode"): 20.0,
+    ("RefusedHandles", "router"): 0.0,
+    ("CanaryDifferences", "router"): 0.0,
+    ("ReuseOn", "router"): 1.0,
+    **{
+        (name, role): value
+        for role in ("prefill", "decode")
+        for name, value in (
+            ("NixlFailed", 0.0),
+            ("NixlReadsAfterExpiry", 0.0),
+            ("NixlReadBytes", 1e9),
+            ("EfaRxBytes", 1.1e9),
+        )
+    },
+    ("SpeedUp", ""): 1.6,
+    ("TtftP90Ms", "later"): 400.0,
+}
+"""Points of a fleet that is well: one prefill and two decode nodes, 5 minutes."""
+
+
+@pytest.mark.parametrize(
+    ("page", "changes"),
+    [
+        ("speed-up-low", {("SpeedUp", ""): 0.9}),
+        ("ttft-high", {("TtftP90Ms", "later"): 501.0}),
+        ("turns-failed", {("TurnsFailed", "router"): 6.0}),
+        ("pulled-share-low", {("PulledTokens", "router"): 400.0}),
+        ("handles-expired", {("Expired", "decode"): 81.0}),
+        ("handles-refused", {("RefusedHandles", "router"): 1.0}),
+        ("transfers-failed", {("NixlFailed", "prefill"): 1.0}),
+        ("transfers-failed", {("NixlFailed", "decode"): 1.0, ("NixlFailed", "prefill"): None}),
+        ("reads-after-expiry", {("NixlReadsAfterExpiry", "decode"): 1.0}),
+        ("efa-flat", {("EfaRxBytes", "prefill"): 0.0, ("EfaRxBytes", "decode"): 0.0}),
+        ("efa-flat", {("EfaRxBytes", "prefill"): None, ("EfaRxBytes", "decode"): None}),
+        ("canary-different", {("CanaryDifferences", "router"): 1.0}),
+        ("reuse-off", {("ReuseOn", "router"): 0.0}),
+        ("fleet-idle", {("Turns", "router"): 0.0}),
+        ("fleet-idle", {("Turns", "router"): None}),
+        ("nodes-silent", {("Answering", "decode"): 5.0}),
+        ("nodes-silent", {("Answering", "decode"): None, ("Answering", "prefill"): None}),
+    ],
+)
+def test_alarm_sees_its_fault_and_no_other_does(
+    page: str, changes: dict[tuple[str, str], float | None], made: Made
+) -> None:
+    """The formula breaches with the fault and not without it."""
+    assert [each for each, alarm in made.alarms.items() if is_breaching(alarm, SERVING)] == []
+    points = {key: value for key, value in (SERVING | changes).items() if value is not None}
+    seen = {each for each, alarm in made.alarms.items() if is_breaching(alarm, points)}
+    assert seen == {page}
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        {},
+        {key: 0.0 for key in RUNNING},
+        {key: 0.0 for key in RUNNING} | {("Turns", "router"): 0.0, ("ReuseOn", "router"): 1.0},
+    ],
+    ids=["nothing", "no nodes", "routers alone"],
+)
+def test_fleet_that_is_off_is_no_alarm(points: dict[tuple[str, str], float], made: Made) -> None:
+    """Nothing is told where nothing runs; a validation's verdict stands."""
+    states = {page: is_breaching(alarm, points) for page, alarm in made.alarms.items()}
+    assert {page for page, state in states.items() if state is None} == {
+        "speed-up-low",
+        "ttft-high",
+    }
+    assert not any(states.values())
+
+
+def test_few_turns_are_no_share(made: Made) -> None:
+    """One failed turn of three is no 33 %."""
+    few = SERVING | {("Turns", "router"): 3.0, ("Expired", "decode"): 3.0}
+    seen = {each for each, alarm in made.alarms.items() if is_breaching(alarm, few)}
+    assert seen == set()
+
+
+def test_cold_fleet_is_not_low(made: Made) -> None:
+    """Without handles nothing was offered, and nothing is a share of it."""
+    cold = SERVING | {("OfferedTokens", "router"): 0.0, ("PulledTokens", "router"): 0.0}
+    assert not is_breaching(made.alarms["pulled-share-low"], cold)

@@ -20,6 +20,7 @@ from runtime.contract.status import (
     NodeStatus,
     arguments_generation,
 )
+from runtime.launch.boot.engine import LOGS
 from runtime.launch.boot.steps import KIT_STAMP
 from stacks.constructs.node_spec import ROUTER_PORT
 from stacks.constructs.user_data import MOST_BYTES, render_user_data
@@ -334,8 +335,8 @@ def test_logs_go_to_the_group_that_the_role_may_write(
     files = json.loads(config.read_text("utf-8"))["logs"]["logs_collected"]["files"]
     assert {each["log_group_name"] for each in files["collect_list"]} == {log_group("demo", role)}
     assert {each["file_path"].removeprefix(str(tmp_path)) for each in files["collect_list"]} == {
-        "/var/log/turnback/journal.log",
-        "/var/log/turnback/engine-*.log",
+        f"{LOGS}/journal.log",
+        f"{LOGS}/engine-*.log",
     }
     streams = {each["log_stream_name"] for each in files["collect_list"]}
     assert streams == {f"{{instance_id}}/{source}" for source in LOG_SOURCES}
