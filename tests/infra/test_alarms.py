@@ -12,6 +12,7 @@ import pytest
 import typer
 from aws_cdk import aws_sns as sns
 from aws_cdk.assertions import Template
+from cdk_nag import AwsSolutionsChecks
 from cfnlint.api import lint
 from cfnlint.config import ManualArgs
 
@@ -249,6 +250,22 @@ def test_template_lints(made: Made) -> None:
     """Property names and values."""
     found = lint(json.dumps(made.template), config=ManualArgs(regions=["us-west-2"]))
     assert [str(each) for each in found] == []
+
+
+def test_security_rules_pass(tmp_path: Path) -> None:
+    """AwsSolutions finds nothing on alarms, dashboard and the notice's role."""
+    app = cdk.App(outdir=str(tmp_path))
+    stack = cdk.Stack(app, "Operations")
+    settings = load_deployment(raw_settings(BLOCKS), "deployment.toml")
+    topic = sns.Topic(stack, "Topic", enforce_ssl=True)
+    alarms = Alarms(stack, "Alarms", settings=settings, topic=topic, now=NOW)
+    Dashboard(stack, "Dashboard", settings=settings, alarms=alarms.all)
+    cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
+    app.synth()
+    report = json.loads((tmp_path / "validation-report.json").read_text("utf-8"))
+    # A pack that found nothing at all has no report.
+    failed = [each for each in report["pluginReports"] if each["conclusion"] != "success"]
+    assert failed == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
