@@ -168,16 +168,6 @@ class TransportSettings(Frozen):
     """Serve also where EFA is not to be had: slow, and never by accident."""
 
 
-class DownloadSettings(Frozen):
-    """How nodes reach packages."""
-
-    proxy_url: HttpUrl | None = None
-    """HTTP proxy of nodes and routers, for AWS APIs and packages."""
-    index_url: HttpUrl | None = None
-    """Python package index that is asked where the image lacks a package the kit wants.
-    None: the image must hold them all."""
-
-
 # fmt: off
 LogRetentionDays = Literal[
     1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922,
@@ -199,6 +189,16 @@ class OperationsSettings(Frozen):
     """GPU nodes that have served no turn for so long are an alarm."""
     usd_per_node_hour: float | None = Field(default=None, gt=0)
     """What a GPU node costs you; None: the dashboard shows hours, not money."""
+
+
+class DownloadSettings(Frozen):
+    """How nodes reach packages."""
+
+    proxy_url: HttpUrl | None = None
+    """HTTP proxy of nodes and routers, for AWS APIs and packages."""
+    index_url: HttpUrl | None = None
+    """Python package index that is asked where the image lacks a package the kit wants.
+    None: the image must hold them all."""
 
 
 class DeploymentSettings(Frozen):
@@ -226,11 +226,11 @@ class DeploymentSettings(Frozen):
     transport: TransportSettings = TransportSettings()
     prefill: RoleSettings = RoleSettings()
     decode: RoleSettings = RoleSettings()
+    operations: OperationsSettings = OperationsSettings()
     network: NetworkSettings
     image: ImageSettings = ImageSettings()
     router: RouterSettings = RouterSettings()
     downloads: DownloadSettings = DownloadSettings()
-    operations: OperationsSettings = OperationsSettings()
 
     @model_validator(mode="after")
     def _its_parts_fit(self) -> Self:

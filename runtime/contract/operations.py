@@ -72,6 +72,23 @@ VALIDATION_METRICS: tuple[Metric, ...] = (
 """What a validation publishes, once each run."""
 
 
+STEPS = {
+    "StartNodes": "start nodes",
+    "WaitForNodes": "wait for nodes",
+    "Ready": "wait for engines",
+    "Doctor": "doctor on each node",
+    "Transport": "transport: does KV move",
+    "Exactness": "exactness: do answers stay",
+    "Benchmark": "benchmark",
+    "ScaleDown": "end the nodes that were started",
+    "EndNodes": "end the nodes that were started, after a failure",
+}
+"""States that a user is told of, in their order, with what they do."""
+
+ERRORS = "turnback."
+"""Begins the name of every error that the state machine itself ends with."""
+
+
 def state_machine_name(deployment: str) -> str:
     """Step Functions state machine that validates a deployment."""
     return f"turnback-{deployment}-validate"
@@ -90,3 +107,8 @@ def last_validation_parameter(deployment: str) -> str:
 def run_prefix(run_id: str) -> str:
     """Folder of a run in the results bucket."""
     return f"runs/{run_id}/"
+
+
+def fingerprint_parameter(deployment: str) -> str:
+    """SSM parameter that changes with each deploy that changes anything."""
+    return f"/turnback/{deployment}/fingerprint"
