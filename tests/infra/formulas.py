@@ -52,4 +52,4 @@ def is_breaching(alarm: Mapping[str, Any], points: Points) -> bool | None:
     value = value_of(alarm, points)
     if value is None:
         return {"notBreaching": False, "ignore": None}[alarm["TreatMissingData"]]
-    return _COMPARE[alarm["ComparisonOperator"]](value, alarm["Threshold"])
+    return bool(_COMPARE[alarm["ComparisonOperator"]](value, alarm["Threshold"]))
