@@ -101,6 +101,7 @@ def build(
         fleet=fleet,
         router=router,
         fingerprint=fingerprint(settings, kit_wheel, ROOT),
+        now=now,
         env=env,
     )
     deployment = Deployment(network, image, fleet, router, operations)

@@ -16,6 +16,8 @@ from runtime import (
     cli_image,
     cli_job,
     cli_local,
+    cli_logs,
+    cli_metrics,
     cli_node,
     cli_report,
     cli_tune,
@@ -43,6 +45,8 @@ cli_report.register(app)
 cli_job.register(app)
 cli_validate.register(app)
 cli_tune.register(app)
+cli_logs.register(app)
+cli_metrics.register(app)
 
 _SPEC = RouterSpec.model_fields
 

@@ -18,6 +18,7 @@ from stacks.constructs.launch_template import LaunchTemplate
 from stacks.constructs.names import instance_tags, resource_name
 from stacks.constructs.network_interfaces import build_network_interfaces
 from stacks.constructs.node_group import NodeGroup
+from stacks.constructs.node_logs import NodeLogs
 from stacks.constructs.node_spec import NodeSpecParameter, fleet_specs, node_spec_name
 from stacks.constructs.reasons import acknowledge
 from stacks.image import ImageStack
@@ -120,6 +121,12 @@ class FleetStack(Stack):
         allowed = InstanceRole(
             *(scope, "Instance"),
             parameter_names=[parameter, self._network.models.parameter_name],
+            logs=NodeLogs(
+                *(scope, "Logs"),
+                deployment=self._settings.name,
+                role=role,
+                retention_days=self._settings.operations.log_retention_days,
+            ),
             statements=[
                 self._kit.may_be_read(),
                 self._network.models.may_be_read(self._settings.model.path),

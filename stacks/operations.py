@@ -1,5 +1,6 @@
 """What watches a deployment, and shows after each deploy what it does."""
 
+from datetime import datetime
 from typing import Any
 
 from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack
@@ -16,6 +17,8 @@ from runtime.contract.operations import (
     last_validation_parameter,
     results_bucket_parameter,
 )
+from stacks.constructs.alarms import Alarms
+from stacks.constructs.dashboard import Dashboard
 from stacks.constructs.names import resource_name
 from stacks.constructs.reasons import acknowledge
 from stacks.constructs.validation import steps
@@ -40,6 +43,7 @@ class OperationsStack(Stack):
         network: its models.
         fleet: whose nodes are checked.
         router: through which the benchmark goes.
+        now: a notice of a Capacity Block's end that lies before it is left out.
         fingerprint: of all that the deployment is made of; a change of it is a deploy.
     """
 
@@ -53,6 +57,7 @@ class OperationsStack(Stack):
         fleet: FleetStack,
         router: RouterStack,
         fingerprint: str,
+        now: datetime,
         **rest: Any,
     ) -> None:
         super().__init__(scope, construct_id, **rest)
@@ -63,6 +68,7 @@ class OperationsStack(Stack):
         self._let_machines_publish(fleet)
         self.validation = self._add_validation()
         self._start_after_deploys()
+        self._add_watch(now)
         self._add_outputs()
         for each in (network, fleet, router):
             self.add_stack_dependency(each)
@@ -197,6 +203,19 @@ class OperationsStack(Stack):
                 "slo_ttft_p90_ms": bars.slo_ttft_p90_ms or 0,
             },
         )
+
+    def _add_watch(self, now: datetime) -> None:
+        """Alarms tell the topic; the dashboard shows them."""
+        bars = self._settings.validation
+        alarms = Alarms(
+            *(self, "Alarms"),
+            settings=self._settings,
+            topic=self.topic,
+            now=now,
+            min_speed_up=bars.min_speedup or 1.0,
+            slo_ttft_p90_ms=bars.slo_ttft_p90_ms,
+        )
+        Dashboard(self, "Dashboard", settings=self._settings, alarms=alarms.all)
 
     def _add_outputs(self) -> None:
         CfnOutput(self, "ResultsBucket", value=self.results.bucket_name)

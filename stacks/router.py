@@ -16,6 +16,7 @@ from stacks.constructs.launch_template import LaunchTemplate
 from stacks.constructs.names import instance_tags, resource_name
 from stacks.constructs.network_interfaces import NetworkInterface
 from stacks.constructs.node_group import NodeGroup
+from stacks.constructs.node_logs import NodeLogs
 from stacks.constructs.router_address import RouterAddress
 from stacks.constructs.router_arguments import RouterArguments, router_parameter_name
 from stacks.constructs.store import HandleStore
@@ -91,6 +92,12 @@ class RouterStack(Stack):
         allowed = InstanceRole(
             *(self, "Instance"),
             parameter_names=[parameter],
+            logs=NodeLogs(
+                *(self, "Logs"),
+                deployment=name,
+                role="router",
+                retention_days=settings.operations.log_retention_days,
+            ),
             statements=[
                 self._kit.may_be_read(),
                 iam.PolicyStatement(actions=["secretsmanager:GetSecretValue"], resources=secrets),

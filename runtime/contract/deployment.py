@@ -168,6 +168,29 @@ class TransportSettings(Frozen):
     """Serve also where EFA is not to be had: slow, and never by accident."""
 
 
+# fmt: off
+LogRetentionDays = Literal[
+    1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922,
+    3288, 3653,
+]
+# fmt: on
+"""What CloudWatch Logs can be told."""
+
+
+class OperationsSettings(Frozen):
+    """Logs and alarms."""
+
+    log_retention_days: LogRetentionDays = 30
+    """Of every log group of machines. Shortening it deletes what is older."""
+    alarm_email: str | None = Field(default=None, pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")
+    """Told by the topic, once its owner has followed the link in AWS's mail. None: others may
+    subscribe. Changing it makes another subscription."""
+    idle_alarm_minutes: int = Field(default=60, ge=10, le=1440, multiple_of=5)
+    """GPU nodes that have served no turn for so long are an alarm."""
+    usd_per_node_hour: float | None = Field(default=None, gt=0)
+    """What a GPU node costs you; None: the dashboard shows hours, not money."""
+
+
 class DownloadSettings(Frozen):
     """How nodes reach packages."""
 
@@ -219,6 +242,7 @@ class DeploymentSettings(Frozen):
     transport: TransportSettings = TransportSettings()
     prefill: RoleSettings = RoleSettings()
     decode: RoleSettings = RoleSettings()
+    operations: OperationsSettings = OperationsSettings()
     network: NetworkSettings
     image: ImageSettings = ImageSettings()
     router: RouterSettings = RouterSettings()
