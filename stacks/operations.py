@@ -215,7 +215,7 @@ class OperationsStack(Stack):
             min_speed_up=bars.min_speedup or 1.0,
             slo_ttft_p90_ms=bars.slo_ttft_p90_ms,
         )
-        Dashboard(self, "Dashboard", settings=self._settings, alarms=alarms.all)
+        Dashboard(self, "Dashboard", settings=self._settings, alarms=alarms.by_name)
 
     def _add_outputs(self) -> None:
         CfnOutput(self, "ResultsBucket", value=self.results.bucket_name)

@@ -101,6 +101,13 @@ class Alarms(Construct):
             *self._of_machines(),
         ]
         self.all: Sequence[cloudwatch.Alarm] = [self._add(bell, topic) for bell in bells]
+        # By their names: emulated accounts make no alarms whose attributes could be had.
+        self.by_name: Sequence[cloudwatch.IAlarm] = [
+            cloudwatch.Alarm.from_alarm_name(
+                self, f"{bell.id}ByName", resource_name(settings.name, bell.page)
+            )
+            for bell in bells
+        ]
         self._add_block_notice(topic, now)
         if settings.operations.alarm_email is not None:
             topic.add_subscription(subscriptions.EmailSubscription(settings.operations.alarm_email))

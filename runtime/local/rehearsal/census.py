@@ -35,6 +35,9 @@ LISTINGS: Mapping[str, Listing] = {
     "AWS::CloudFormation::Stack": Listing(
         "cloudformation", "describe_stacks", "Stacks[].StackName"
     ),
+    "AWS::CloudWatch::Dashboard": Listing(
+        "cloudwatch", "list_dashboards", "DashboardEntries[].DashboardName"
+    ),
     "AWS::EC2::EIP": Listing("ec2", "describe_addresses", "Addresses[].AllocationId"),
     "AWS::EC2::FlowLog": Listing("ec2", "describe_flow_logs", "FlowLogs[].FlowLogId"),
     "AWS::EC2::Instance": Listing(

@@ -14,6 +14,7 @@ from runtime.errors import StartFailed
 SKIPPED = frozenset(
     {
         "AWS::CDK::Metadata",
+        "AWS::CloudWatch::Alarm",
         "AWS::EC2::SecurityGroupEgress",
         "AWS::ImageBuilder::Component",
         "AWS::ImageBuilder::DistributionConfiguration",
