@@ -55,11 +55,9 @@ class NodeLogs(Construct):
 
     def acknowledge_streams(self, role: iam.Role) -> None:
         """Accept the finding that this leave brings."""
-        stack = Stack.of(self)
         acknowledge(
             role,
-            f"IAM5[Resource::arn:{stack.partition}:logs:{stack.region}:<AWS::AccountId>:"
-            f"log-group:{self._name}:*]",
+            f"IAM5[Resource::{arn_in_findings(self, 'logs')}log-group:{self._name}:*]",
             "A machine writes to streams of its own, whose names hold its id, which is not known "
             "before it starts; the group is its role's alone.",
         )

@@ -18,7 +18,7 @@ from runtime.contract.operations import (
     state_machine_name,
 )
 from stacks.constructs.names import resource_name
-from stacks.constructs.reasons import acknowledge
+from stacks.constructs.reasons import acknowledge, arn_in_findings
 from stacks.constructs.validation.definition import Validation, definition
 
 _RETRY_EVENTS = 3
@@ -122,11 +122,11 @@ class ValidationMachine(Construct):
     def _acknowledge_names(self, role: iam.Role) -> None:
         """Resources whose names nobody knows here."""
         bucket = self._stack.get_logical_id(self._bucket.node.default_child)  # type: ignore[arg-type]
-        where = f"arn:{self._stack.partition}:{{}}:{self._stack.region}:<AWS::AccountId>:"
-        group = where.format("autoscaling") + "autoScalingGroup:*:autoScalingGroupName/"
+        group = arn_in_findings(self, "autoscaling") + "autoScalingGroup:*:autoScalingGroupName/"
         names = {
             f"<{bucket}.Arn>/runs/*": "A run's name is not known before it starts.",
-            where.format("ec2") + "instance/*": "Machines come and go; a tag names the deployment.",
+            arn_in_findings(self, "ec2")
+            + "instance/*": "Machines come and go; a tag names the deployment.",
             **{
                 group + name: "An id that AWS gives stands before the group's name."
                 for name in self._groups()
