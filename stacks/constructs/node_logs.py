@@ -7,7 +7,7 @@ from constructs import Construct
 
 from runtime.contract.deployment import LogRetentionDays
 from runtime.contract.node_metrics import log_group
-from stacks.constructs.reasons import acknowledge
+from stacks.constructs.reasons import acknowledge, arn_in_findings
 
 
 class NodeLogs(Construct):
