@@ -4,6 +4,7 @@ The only place that reads context, environment and clock; stacks get values.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -24,9 +25,11 @@ from runtime.errors import BadInput, TurnbackError
 from stacks.fleet import FleetStack
 from stacks.image import ImageStack
 from stacks.network import NetworkStack
+from stacks.operations import OperationsStack
 from stacks.router import RouterStack
 
 ROOT = Path(__file__).resolve().parents[1]
+_SOURCES = ("cdk", "stacks", "ami")
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,11 @@ class Deployment:
     image: ImageStack
     fleet: FleetStack
     router: RouterStack
+    operations: OperationsStack
 
     def stacks(self) -> tuple[cdk.Stack, ...]:
         """In the order in which they are deployed."""
-        return self.network, self.image, self.fleet, self.router
+        return self.network, self.image, self.fleet, self.router, self.operations
 
 
 def build(
@@ -89,8 +93,19 @@ def build(
         decoder_kv_blocks_ttl_s=settings.kv.decoder_kv_blocks_ttl_s,
         env=env,
     )
-    deployment = Deployment(network, image, fleet, router)
-    for stack in (network, fleet, router):
+    operations = OperationsStack(
+        app,
+        f"{named}-operations",
+        settings=settings,
+        network=network,
+        fleet=fleet,
+        router=router,
+        fingerprint=fingerprint(settings, kit_wheel, ROOT),
+        now=now,
+        env=env,
+    )
+    deployment = Deployment(network, image, fleet, router, operations)
+    for stack in (network, fleet, router, operations):
         _mark(stack, settings)
     return deployment
 
@@ -113,6 +128,25 @@ def build_image(app: cdk.App, settings: DeploymentSettings, *, kit_wheel: Path) 
     )
     _mark(image, settings)
     return image
+
+
+def fingerprint(settings: DeploymentSettings, kit_wheel: Path, root: Path) -> str:
+    """Digest of all that the templates are made of: settings, kit, and the code that makes them.
+
+    Args:
+        settings: of the deployment.
+        kit_wheel: what nodes install.
+        root: of the repository.
+    """
+    digest = hashlib.sha256(settings.model_dump_json().encode())
+    digest.update(hashlib.sha256(kit_wheel.read_bytes()).digest())
+    sources = [path for room in _SOURCES for path in (root / room).rglob("*") if path.is_file()]
+    for path in sorted(sources):
+        if path.suffix in (".pyc", ".pyo"):
+            continue
+        digest.update(str(path.relative_to(root)).encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def _mark(stack: cdk.Stack, settings: DeploymentSettings) -> None:

@@ -14,10 +14,14 @@ from runtime import (
     cli_bench,
     cli_doctor,
     cli_image,
+    cli_job,
     cli_local,
+    cli_logs,
+    cli_metrics,
     cli_node,
     cli_report,
     cli_tune,
+    cli_validate,
 )
 from runtime.cli_edge import exit_with
 from runtime.contract.explain import explain as explain_problems
@@ -38,7 +42,11 @@ cli_image.register(app)
 cli_node.register(app)
 cli_doctor.register(app)
 cli_report.register(app)
+cli_job.register(app)
+cli_validate.register(app)
 cli_tune.register(app)
+cli_logs.register(app)
+cli_metrics.register(app)
 
 _SPEC = RouterSpec.model_fields
 

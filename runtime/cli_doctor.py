@@ -54,11 +54,14 @@ def doctor(
     spec: Annotated[
         Path | None, typer.Option(help="Of a node: a NodeSpec in place of its parameter's.")
     ] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="Of a node: folder that stands for /. Left out: /.")
+    ] = None,
     region: Annotated[str, typer.Option(help="Of a deployment; left out: the environment's.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Ask a node, or all nodes of a deployment, whether they can serve; tell why not."""
-    given = {"--window-at": window_at, "--peer": peer, "--spec": spec}
+    given = {"--window-at": window_at, "--peer": peer, "--spec": spec, "--root": root}
     if window_s is not None and stage in ("image", "boot"):
         raise typer.BadParameter(f"--window-s is of stage live, not of {stage}")
     stage = "live" if window_s is not None else stage
@@ -69,7 +72,7 @@ def doctor(
         else:
             if window_at is not None and window_s is None:
                 raise typer.BadParameter("--window-at wants --window-s")
-            facts = _facts(this_machine(), stage, spec)
+            facts = _facts(this_machine(root), stage, spec)
             code = _node(_with(facts, peer or (), window_s, window_at), as_json=as_json)
     raise typer.Exit(code)
 
@@ -110,11 +113,13 @@ def _refuse_of_node(flags: Sequence[str]) -> None:
         raise typer.BadParameter(f"{', '.join(flags)}: of a node, not of a deployment")
 
 
-def this_machine() -> "Machine":
-    """The real one, with the folders of EFA's programs."""
+def this_machine(root: Path | None = None) -> "Machine":
+    """The real one, or a folder in its place, with the folders of EFA's programs."""
     from runtime.launch.machine import Machine
 
-    return Machine(path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_PROGRAMS]))
+    return Machine(
+        root or Path("/"), path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_PROGRAMS])
+    )
 
 
 def _facts(machine: "Machine", stage: Stage | None, spec: Path | None) -> "Facts":

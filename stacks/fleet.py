@@ -18,6 +18,7 @@ from stacks.constructs.launch_template import LaunchTemplate
 from stacks.constructs.names import instance_tags, resource_name
 from stacks.constructs.network_interfaces import build_network_interfaces
 from stacks.constructs.node_group import NodeGroup
+from stacks.constructs.node_logs import NodeLogs
 from stacks.constructs.node_spec import NodeSpecParameter, fleet_specs, node_spec_name
 from stacks.constructs.reasons import acknowledge
 from stacks.image import ImageStack
@@ -65,8 +66,7 @@ class FleetStack(Stack):
         self._specs = fleet_specs(settings, kv, wheel_sha256(kit_wheel))
         self._kit = Kit(self, "Kit", wheel=kit_wheel, settings=settings)
         self._placement_group = self._add_placement_group()
-        for role in ROLES:
-            self._add_role(role)
+        self.roles = [self._add_role(role) for role in ROLES]
         self._warn()
 
     def _add_placement_group(self) -> str | None:
@@ -75,7 +75,8 @@ class FleetStack(Stack):
             return None
         return ec2.CfnPlacementGroup(self, "Placement", strategy="cluster").ref
 
-    def _add_role(self, role: Role) -> None:
+    def _add_role(self, role: Role) -> iam.Role:
+        """A role's nodes; returns what they may do."""
         nodes, name = self._settings.role(role), self._settings.name
         scope = Construct(self, role.capitalize())
         parameter = node_spec_name(name, role)
@@ -90,7 +91,7 @@ class FleetStack(Stack):
             address_group=groups.nodes,
             efa_group=groups.efa,
             user_data=self._kit.user_data(role, parameter),
-            role=self._instance_role(scope, role, parameter),
+            role=(allowed := self._instance_role(scope, role, parameter)),
             root_volume_gib=nodes.root_volume_gib,
             tags=tags,
             capacity=nodes.capacity,
@@ -112,6 +113,7 @@ class FleetStack(Stack):
             group_tags={"turnback:count": str(nodes.count)},
         )
         group.end_before(nodes.capacity, self._now)
+        return allowed
 
     def _instance_role(self, scope: Construct, role: Role, parameter: str) -> iam.Role:
         """What a role's nodes may do."""
@@ -119,6 +121,12 @@ class FleetStack(Stack):
         allowed = InstanceRole(
             *(scope, "Instance"),
             parameter_names=[parameter, self._network.models.parameter_name],
+            logs=NodeLogs(
+                *(scope, "Logs"),
+                deployment=self._settings.name,
+                role=role,
+                retention_days=self._settings.operations.log_retention_days,
+            ),
             statements=[
                 self._kit.may_be_read(),
                 self._network.models.may_be_read(self._settings.model.path),

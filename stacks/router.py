@@ -16,6 +16,7 @@ from stacks.constructs.launch_template import LaunchTemplate
 from stacks.constructs.names import instance_tags, resource_name
 from stacks.constructs.network_interfaces import NetworkInterface
 from stacks.constructs.node_group import NodeGroup
+from stacks.constructs.node_logs import NodeLogs
 from stacks.constructs.router_address import RouterAddress
 from stacks.constructs.router_arguments import RouterArguments, router_parameter_name
 from stacks.constructs.store import HandleStore
@@ -58,6 +59,7 @@ class RouterStack(Stack):
         )
         self._kit = Kit(self, "Kit", wheel=kit_wheel, settings=settings)
         self._keys = ApiKeysSecret(self, "ApiKeys", deployment=settings.name)
+        self.api_keys_arn = self._keys.arn
         self._store = self._add_store()
         self._address = RouterAddress(
             *(self, "Address"),
@@ -65,7 +67,8 @@ class RouterStack(Stack):
             network=network,
             certificate_arn=settings.router.certificate_arn,
         )
-        self._add_nodes()
+        self.url = self._address.url
+        self.role = self._add_nodes()
         self._add_outputs()
 
     def _add_store(self) -> HandleStore | None:
@@ -78,7 +81,8 @@ class RouterStack(Stack):
             node_type=self._settings.router.store_node_type,
         )
 
-    def _add_nodes(self) -> None:
+    def _add_nodes(self) -> iam.Role:
+        """The routers; returns their role."""
         settings, name = self._settings, self._settings.name
         parameter = router_parameter_name(name)
         RouterArguments(
@@ -88,6 +92,12 @@ class RouterStack(Stack):
         allowed = InstanceRole(
             *(self, "Instance"),
             parameter_names=[parameter],
+            logs=NodeLogs(
+                *(self, "Logs"),
+                deployment=name,
+                role="router",
+                retention_days=settings.operations.log_retention_days,
+            ),
             statements=[
                 self._kit.may_be_read(),
                 iam.PolicyStatement(actions=["secretsmanager:GetSecretValue"], resources=secrets),
@@ -123,6 +133,7 @@ class RouterStack(Stack):
         )
         if self._store:
             nodes.node.add_dependency(self._store)
+        return allowed.role
 
     def _add_outputs(self) -> None:
         CfnOutput(self, "Url", value=self._address.url, description="OpenAI-compatible address")

@@ -49,7 +49,7 @@ leave_unit() {
   cat >/etc/systemd/system/turnback-kit.service <<'EOT'
 [Unit]
 Description=turnback kit, then what this machine is for
-After=network-online.target
+After=network-online.target turnback-cloudwatch.service
 Wants=network-online.target
 StartLimitIntervalSec=3600
 StartLimitBurst=10
@@ -117,6 +117,58 @@ install_kit() {
   mv "$stamp.part" "$stamp"
 }
 
+# The kit comes also where this fails.
+ship_logs() {
+  install -d -m 0755 /var/log/turnback "$kit/etc"
+  cat >/etc/systemd/system/turnback-journal.service <<'EOT'
+[Unit]
+Description=turnback: the journal of its units as a file, for the CloudWatch agent
+
+[Service]
+ExecStart=/usr/bin/journalctl --follow --boot --lines=all --no-hostname --output=short-iso-precise --unit=turnback-kit --unit=turnback-node --unit=turnback-router --unit=turnback-metrics
+StandardOutput=append:/var/log/turnback/journal.log
+Restart=always
+RestartSec=5
+EOT
+  install -d -m 0755 /etc/logrotate.d
+  cat >/etc/logrotate.d/turnback <<'EOT'
+/var/log/turnback/journal.log {
+  size 200M
+  rotate 1
+  copytruncate
+  missingok
+}
+EOT
+  local group="/turnback/$TURNBACK_DEPLOYMENT/$TURNBACK_ROLE"
+  cat >"$kit/etc/cloudwatch-logs.json" <<EOT
+{"logs": {"logs_collected": {"files": {"collect_list": [
+  {"file_path": "/var/log/turnback/journal.log", "log_group_name": "$group", "log_stream_name": "{instance_id}/journal"},
+  {"file_path": "/var/log/turnback/engine-*.log", "log_group_name": "$group", "log_stream_name": "{instance_id}/engine"}
+]}}}}
+EOT
+  systemctl daemon-reload
+  systemctl start --no-block turnback-journal.service
+  local agent=/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl
+  [[ ! -x $agent ]] || "$agent" -a append-config -m ec2 -s -c "file:$kit/etc/cloudwatch-logs.json" >/dev/null
+}
+
+prepare_metrics() {
+  cat >/etc/systemd/system/turnback-metrics.service <<'EOT'
+[Unit]
+Description=turnback: metrics of this machine's process to CloudWatch
+
+[Service]
+EnvironmentFile=/etc/turnback/node.env
+ExecStart=/opt/turnback/venv/bin/turnback node-metrics
+Restart=always
+RestartSec=30
+NoNewPrivileges=yes
+ProtectSystem=strict
+EOT
+  systemctl daemon-reload
+  systemctl start --no-block turnback-metrics.service
+}
+
 prepare_router() {
   cat >"$kit/start-router" <<'EOT'
 #!/bin/bash
@@ -159,7 +211,9 @@ if [[ ${1-} != kit ]]; then
   leave_unit
   exit 0
 fi
+ship_logs || echo "turnback: logs do not go to CloudWatch: see the lines above" >&2
 install_kit
+prepare_metrics || echo "turnback: metrics do not go to CloudWatch: see the lines above" >&2
 unit=turnback-node.service
 if [[ $TURNBACK_ROLE == router ]]; then
   prepare_router

@@ -168,6 +168,29 @@ class TransportSettings(Frozen):
     """Serve also where EFA is not to be had: slow, and never by accident."""
 
 
+# fmt: off
+LogRetentionDays = Literal[
+    1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922,
+    3288, 3653,
+]
+# fmt: on
+"""What CloudWatch Logs can be told."""
+
+
+class OperationsSettings(Frozen):
+    """Logs and alarms."""
+
+    log_retention_days: LogRetentionDays = 30
+    """Of every log group of machines. Shortening it deletes what is older."""
+    alarm_email: str | None = Field(default=None, pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")
+    """Told by the topic, once its owner has followed the link in AWS's mail. None: others may
+    subscribe. Changing it makes another subscription."""
+    idle_alarm_minutes: int = Field(default=60, ge=10, le=1440, multiple_of=5)
+    """GPU nodes that have served no turn for so long are an alarm."""
+    usd_per_node_hour: float | None = Field(default=None, gt=0)
+    """What a GPU node costs you; None: the dashboard shows hours, not money."""
+
+
 class DownloadSettings(Frozen):
     """How nodes reach packages."""
 
@@ -176,6 +199,22 @@ class DownloadSettings(Frozen):
     index_url: HttpUrl | None = None
     """Python package index that is asked where the image lacks a package the kit wants.
     None: the image must hold them all."""
+
+
+class ValidationSettings(Frozen):
+    """What is done with a deployment after each deploy, and what it must show."""
+
+    min_speedup: float | None = Field(default=None, gt=0, le=1000)
+    """Bar: the least ratio of one-way over bidirectional TTFT, turns 2 and later. None: no bar."""
+    slo_ttft_p90_ms: float | None = Field(default=None, gt=0)
+    """Bar: the longest p90 of TTFT of bidirectional later turns. None: no bar."""
+    scale_down: Literal["always", "on_failure", "never"] = "always"
+    """When the nodes that a validation has started are ended; those that ran before it stay.
+    `on_failure`: a good run leaves them up, and they are paid for."""
+    nodes_timeout_min: int = Field(default=30, ge=5, le=720)
+    """Longest wait for nodes in service; longer where capacity is scarce."""
+    bench_timeout_min: int = Field(default=60, ge=5, le=720)
+    """Longest run of the benchmark."""
 
 
 class DeploymentSettings(Frozen):
@@ -203,10 +242,16 @@ class DeploymentSettings(Frozen):
     transport: TransportSettings = TransportSettings()
     prefill: RoleSettings = RoleSettings()
     decode: RoleSettings = RoleSettings()
+    operations: OperationsSettings = OperationsSettings()
     network: NetworkSettings
     image: ImageSettings = ImageSettings()
     router: RouterSettings = RouterSettings()
     downloads: DownloadSettings = DownloadSettings()
+    after_deploy: Literal["validate", "scale", "nothing"] = "validate"
+    """What starts by itself after a deploy that has changed something. `validate`: start the
+    nodes, check them, run the benchmark, end them. `scale`: start and check them, and leave them
+    up. `nothing`: `turnback validate` starts it by hand."""
+    validation: ValidationSettings = ValidationSettings()
 
     @model_validator(mode="after")
     def _its_parts_fit(self) -> Self:

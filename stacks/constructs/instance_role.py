@@ -6,6 +6,8 @@ from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from runtime.contract.operations import NAMESPACE
+from stacks.constructs.node_logs import NodeLogs
 from stacks.constructs.reasons import acknowledge
 
 SESSION_ACTIONS = (
@@ -24,8 +26,8 @@ SESSION_ACTIONS = (
 """What the SSM agent needs for sessions and commands. AmazonSSMManagedInstanceCore gives
 that and every parameter of the account besides."""
 
-METRICS_NAMESPACE = "turnback"
-"""Of the CloudWatch agent, as ami/files/cloudwatch-*.json say it."""
+METRICS_NAMESPACE = NAMESPACE
+"""Of the kit's metrics and of the CloudWatch agent's, as ami/files/cloudwatch-*.json say it."""
 
 
 class InstanceRole(Construct):
@@ -33,6 +35,7 @@ class InstanceRole(Construct):
 
     Args:
         parameter_names: the only parameters it may read.
+        logs: where it may write.
         statements: further rights.
     """
 
@@ -42,6 +45,7 @@ class InstanceRole(Construct):
         construct_id: str,
         *,
         parameter_names: Sequence[str],
+        logs: NodeLogs,
         statements: Sequence[iam.PolicyStatement],
     ) -> None:
         super().__init__(scope, construct_id)
@@ -61,6 +65,7 @@ class InstanceRole(Construct):
                         iam.PolicyStatement(actions=[*SESSION_ACTIONS], resources=["*"]),
                         iam.PolicyStatement(actions=["ssm:GetParameter"], resources=parameters),
                         _may_put_metrics(),
+                        logs.may_be_written(),
                         *statements,
                     ]
                 )
@@ -72,6 +77,7 @@ class InstanceRole(Construct):
             "The SSM agent's and the CloudWatch agent's actions, and ec2:DescribeInstances of "
             "the router, take no resource.",
         )
+        logs.acknowledge_streams(self.role)
 
 
 def _may_put_metrics() -> iam.PolicyStatement:

@@ -45,6 +45,20 @@ class ModelBucket(Construct):
             string_value=self._bucket.bucket_name,
         )
 
+    @property
+    def bucket_name(self) -> str:
+        """Of the bucket."""
+        return self._bucket.bucket_name
+
+    def file_arns(self, name: str, *files: str) -> list[str]:
+        """ARNs of some of a model's files.
+
+        Args:
+            name: id and revision.
+            files: below its folder.
+        """
+        return [self._bucket.arn_for_objects(f"{model_prefix(name)}{each}") for each in files]
+
     def may_be_read(self, name: str) -> iam.PolicyStatement:
         """Leave for one model's files, and not to list.
 

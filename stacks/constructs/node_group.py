@@ -10,6 +10,7 @@ from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
 from runtime.contract.deployment import CapacityBlock, CapacityPlan
+from stacks.constructs.metrics import GROUP_METRIC
 from stacks.constructs.reasons import acknowledge
 
 
@@ -59,6 +60,12 @@ class NodeGroup(Construct):
             target_group_arns=[*target_group_arns] or None,
             health_check_type="EC2",
             health_check_grace_period=300,
+            # Free; alarms tell idle nodes by it.
+            metrics_collection=[
+                autoscaling.CfnAutoScalingGroup.MetricsCollectionProperty(
+                    granularity="1Minute", metrics=[GROUP_METRIC]
+                )
+            ],
         )
         # A scheduled action or `turnback scale` may have changed the sizes since.
         self.group.cfn_options.update_policy = CfnUpdatePolicy(

@@ -49,6 +49,9 @@ class RouterAddress(Construct):
             protocol=elbv2.Protocol.TCP,
             target_type=elbv2.TargetType.INSTANCE,
             deregistration_delay=_DRAIN,
+            # Else a router that asks the address, as a validation's benchmark does, is cut off
+            # when it is sent to itself.
+            preserve_client_ip=False,
             health_check=elbv2.HealthCheck(
                 protocol=elbv2.Protocol.HTTP, path="/health/live", interval=Duration.seconds(10)
             ),

@@ -60,6 +60,9 @@ class SecurityGroups(Construct):
         for cidr in client_cidrs:
             self.edge.add_ingress_rule(ec2.Peer.ipv4(cidr), ec2.Port.tcp(listener_port), "Clients")
         router, serving = ec2.Port.tcp(ROUTER_PORT), ec2.Port.tcp(SERVING_PORT)
+        listener = ec2.Port.tcp(listener_port)
+        self.edge.add_ingress_rule(self.edge, listener, "Validation on a router to the address")
+        self.edge.add_egress_rule(self.edge, listener, "Validation on a router to the address")
         self.edge.add_ingress_rule(self.edge, router, "Load balancer to router")
         self.edge.add_egress_rule(self.edge, router, "Load balancer to router")
         self.edge.add_egress_rule(self.nodes, serving, "Router to engines")

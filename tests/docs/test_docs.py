@@ -26,6 +26,7 @@ from runtime.contract.node import (
     ServingSpec,
     TransportSpec,
 )
+from runtime.contract.node_metrics import ENGINE_METRICS, ROUTER_METRICS
 from runtime.contract.profile import AgenticSpec, Profile, ProfileServing, WorkloadSpec
 from runtime.contract.status import BootReport, NodeReport, NodeStatus
 from runtime.engine_api import REASONS, RELEASE_PATH, Receipt
@@ -39,7 +40,7 @@ REFERENCE = "\n".join(
     (ROOT / "docs" / page).read_text("utf-8")
     for page in (
         *("reference.md", "router.md", "security.md", "deploy.md", "aws-commands.md"),
-        *("image.md", "boot.md", "doctor.md"),
+        *("image.md", "boot.md", "doctor.md", "operations.md", "validate.md"),
     )
 )
 SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
@@ -65,6 +66,8 @@ def test_every_command_and_option_is_documented() -> None:
     commands: dict[str, Any] = vars(COMMANDS)["commands"]
     names = {"demo", "up", "rehearse", "router", "reuse", "scale", "rollout", "preflight", "image"}
     names |= {"serve", "model", "doctor"}
+    names |= {"validate", "job"}
+    names |= {"logs", "node-metrics"}
     assert set(commands) == names
     for name, command in leaves(commands):
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
@@ -203,3 +206,11 @@ def test_links_lead_somewhere() -> None:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_metric_of_machines_is_documented() -> None:
+    """docs/operations.md has a row for each."""
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    for metric in (*ROUTER_METRICS, *ENGINE_METRICS):
+        row = rf"^\| `{metric.name}` \| \w+ \| {metric.unit} \| {re.escape(metric.meaning)} \|$"
+        assert re.search(row, page, re.MULTILINE), metric.name

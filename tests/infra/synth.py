@@ -73,7 +73,7 @@ class Synth:
 
     @property
     def all(self) -> dict[str, Any]:
-        """Whole templates by stack: network, image, fleet, router."""
+        """Whole templates by stack: network, image, fleet, router, operations."""
         return {name: each.to_json() for name, each in self.templates.items()}
 
     def resources(self, stack: str, kind: str) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def synth(raw: Raw, folder: Path, *, now: datetime = NOW) -> Synth:
     app = aws_cdk.App(outdir=str(folder / "cdk.out"), context=committed_context(ROOT))
     settings = load_deployment(raw, "deployment.toml")
     deployment = build(app, settings, kit_wheel=wheel(folder), now=now)
-    names = ("network", "image", "fleet", "router")
+    names = ("network", "image", "fleet", "router", "operations")
     return Synth(
         deployment,
         {

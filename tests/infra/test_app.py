@@ -60,6 +60,12 @@ IDS = {
         },
         "AWS::ElastiCache::ReplicationGroup": {"StoreGroup197960D5"},
     },
+    "operations": {
+        "AWS::S3::Bucket": {"Results25575328"},
+        "AWS::SSM::Parameter": {"FingerprintF6F4E169", "Last37ACD5E7", "ResultsName6D1C3A9F"},
+        "AWS::SNS::Topic": {"Messages804FA4EB"},
+        "AWS::StepFunctions::StateMachine": {"ValidationMachine86AB7F7E"},
+    },
 }
 
 
@@ -85,7 +91,7 @@ def test_tags_and_boundary_reach_everything(changed: Changed) -> None:
             for tags in (properties.get("Tags"),):
                 if tags is not None:
                     assert "cost-centre" in json.dumps(tags), key
-    assert roles == 7
+    assert roles == 9
     for role in ("prefill", "router"):
         for each in made.launch_template(role)["TagSpecifications"]:
             assert {"Key": "cost-centre", "Value": "ml"} in each["Tags"]
@@ -156,7 +162,7 @@ def test_synth_needs_neither_account_nor_cli(tmp_path: Path) -> None:
         *("-c", "turnback:image.ami_id=ami-0123456789abcdef0"),
     )
     assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.glob("turnback-demo-*.template.json"))) == 4
+    assert len(list(tmp_path.glob("turnback-demo-*.template.json"))) == 5
 
 
 def test_bad_settings_end_with_2_and_no_traceback() -> None:

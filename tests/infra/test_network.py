@@ -44,12 +44,14 @@ def test_efa_group_has_no_other_rule(pair: Synth) -> None:
 
 
 def test_pairs_of_groups_are_those_of_the_data_path(pair: Synth) -> None:
-    """Handshakes among nodes, turns from routers to engines, the balancer to routers."""
+    """Handshakes among nodes, turns from routers to engines, the balancer to routers; and a
+    validation's turns from a router to the balancer."""
     expected = {
         ("Efa", "Efa", None),
         ("Node", "Node", SIDE_CHANNEL_PORT),
         ("Node", "Edge", SERVING_PORT),
         ("Edge", "Edge", ROUTER_PORT),
+        ("Edge", "Edge", 80),
     }
     inward = {(rule["group"], rule["peer"], rule["port"]) for rule in _rules(pair, "Ingress")}
     outward = {(rule["peer"], rule["group"], rule["port"]) for rule in _rules(pair, "Egress")}

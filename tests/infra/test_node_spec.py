@@ -45,7 +45,9 @@ def test_ttl_and_threshold_change_the_parameters_alone(pair: Synth, changed: Cha
         if value != before[stack]["Resources"][key]["Properties"].get(name)
     }
     # CloudFormation changes a parameter's value in place; another name would replace it.
-    assert touched == {(stack, "AWS::SSM::Parameter", "Value") for stack in ("fleet", "router")}
+    assert touched == {
+        (stack, "AWS::SSM::Parameter", "Value") for stack in ("fleet", "router", "operations")
+    }
     for stack, template in other.all.items():
         assert set(template["Resources"]) == set(before[stack]["Resources"])
     spec = NodeSpec.model_validate_json(other.spec_text("decode"))
@@ -152,8 +154,11 @@ def test_spec_that_no_parameter_holds_is_refused(changed: Changed) -> None:
         changed({"model.revision": "r" * 4000})
 
 
+PARTS = ("network", "image", "fleet", "router", "operations")
+
+
 def test_stacks_are_named_after_the_deployment(pair: Synth) -> None:
     """Two deployments in one account do not meet."""
     deployment: Deployment = pair.deployment
     names = [stack.stack_name for stack in deployment.stacks()]
-    assert names == [f"turnback-demo-{part}" for part in ("network", "image", "fleet", "router")]
+    assert names == [f"turnback-demo-{part}" for part in PARTS]

@@ -39,7 +39,7 @@ def test_security_rules_pass_with_a_reason_for_each_exception(name: str, tmp_pat
     assert all(len(each["reason"]) > 40 for each in ours["suppressedViolations"])
 
 
-@pytest.mark.parametrize("stack", ["network", "image", "fleet", "router"])
+@pytest.mark.parametrize("stack", ["network", "image", "fleet", "router", "operations"])
 @pytest.mark.parametrize("name", ["1p1d", "capacity-block", "two-routers", "endpoints"])
 def test_templates_lint_in_every_region_with_p5en(
     name: str, stack: str, topology: Callable[[str], Synth]

@@ -179,3 +179,23 @@ def test_missing_table_is_asked_for_as_one(tmp_path: Path) -> None:
     asked = {problem.field: problem.fix for problem in failure.value.problems}
     assert asked["model"] == "add the table [model] to deployment.toml"
     assert "image" not in asked
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("log_retention_days", "31", "60"),
+        ("alarm_email", "ops", "@"),
+        ("idle_alarm_minutes", "12", "5"),
+        ("idle_alarm_minutes", "5", "10"),
+        ("idle_alarm_minutes", "1445", "1440"),
+        ("usd_per_node_hour", "0", "0"),
+    ],
+)
+def test_settings_of_operations_are_checked(field: str, value: str, allowed: str) -> None:
+    """Before CloudWatch refuses them in the middle of a deploy; what is allowed is said."""
+    with pytest.raises(BadSettings) as failure:
+        read_settings(FILE, NEEDED | {f"turnback:operations.{field}": value})
+    (problem,) = failure.value.problems
+    assert problem.field == f"operations.{field}"
+    assert allowed in problem.allowed

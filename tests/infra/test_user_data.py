@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from runtime.contract.status import STATUS_FILE, BootReport, NodeStatus, arguments_generation
+from runtime.contract.node_metrics import LOG_SOURCES, log_group
+from runtime.contract.status import (
+    KIT_PYTHON,
+    NODE_UNIT,
+    ROUTER_UNIT,
+    STATUS_FILE,
+    BootReport,
+    NodeStatus,
+    arguments_generation,
+)
+from runtime.launch.boot.engine import LOGS
 from runtime.launch.boot.steps import KIT_STAMP
 from stacks.constructs.node_spec import ROUTER_PORT
 from stacks.constructs.user_data import MOST_BYTES, render_user_data
@@ -78,6 +88,16 @@ def test_quotes_do_not_reach_the_shell() -> None:
     with pytest.raises(ValueError, match="no quote"):
         render_user_data({"A": "x'; reboot; '"})
 
+
+SHIPPING = [
+    "systemctl daemon-reload",
+    "systemctl start --no-block turnback-journal.service",
+]
+"""Calls before the kit is there, so that its failures are shipped too."""
+MEASURING = [
+    "systemctl daemon-reload",
+    "systemctl start --no-block turnback-metrics.service",
+]
 
 PIP = """#!/bin/bash
 echo "{name} $*" >>"{root}/calls"
@@ -172,11 +192,12 @@ def test_kit_of_a_node(pair: Synth, tmp_path: Path) -> None:
     done = machine.kit()
     assert done.returncode == 0, done.stderr
     calls = machine.calls()
-    assert [_first(call) for call in calls] == ["aws", "venv", "venv", "venv-engine", "systemctl"]
-    assert "--no-index --no-deps --force-reinstall" in calls[1]
+    assert calls[:2] == SHIPPING
+    assert [_first(call) for call in calls[2:6]] == ["aws", "venv", "venv", "venv-engine"]
     assert "--no-index --no-deps --force-reinstall" in calls[3]
-    assert "--no-deps" not in calls[2]
-    assert calls[-1] == "systemctl start --no-block turnback-node.service"
+    assert "--no-index --no-deps --force-reinstall" in calls[5]
+    assert "--no-deps" not in calls[4]
+    assert calls[6:] == [*MEASURING, "systemctl start --no-block turnback-node.service"]
     assert machine.stamp.read_text("utf-8") == f"{WHEEL_SHA256}\n"
 
 
@@ -187,7 +208,10 @@ def test_kit_that_is_whole_is_not_installed_again(pair: Synth, tmp_path: Path) -
     machine.kit()
     machine.calls()
     assert machine.kit().returncode == 0
-    assert machine.calls() == ["systemctl start --no-block turnback-node.service"]
+    assert machine.calls() == [
+        *(*SHIPPING, *MEASURING),
+        "systemctl start --no-block turnback-node.service",
+    ]
 
 
 def test_kit_of_a_router(pair: Synth, tmp_path: Path) -> None:
@@ -197,7 +221,8 @@ def test_kit_of_a_router(pair: Synth, tmp_path: Path) -> None:
     machine.calls()
     assert machine.kit().returncode == 0
     calls = machine.calls()
-    assert [_first(call) for call in calls] == ["aws", "venv", "venv", "systemctl", "systemctl"]
+    assert [_first(call) for call in calls[2:5]] == ["aws", "venv", "venv"]
+    assert calls[5:7] == MEASURING
     assert calls[-1] == "systemctl start --no-block turnback-router.service"
     unit = (tmp_path / "etc/systemd/system/turnback-router.service").read_text("utf-8")
     assert "DynamicUser=yes" in unit
@@ -238,7 +263,8 @@ def test_kit_that_fails_is_told_not_used_and_tried_again(
     report = machine.report()
     assert (report.state, report.step) == ("failed", "kit")
     assert said in report.what
-    assert not any(call.startswith("systemctl start") for call in machine.calls())
+    started = [call for call in machine.calls() if call.startswith("systemctl start")]
+    assert started == SHIPPING[1:]
     if harm != "no venv":
         assert not machine.stamp.exists()
     else:
@@ -283,3 +309,64 @@ def test_router_tells_what_it_was_started_with(pair: Synth, tmp_path: Path) -> N
     assert (tmp_path / "started").read_text("utf-8") == f"router\n{arguments}\n"
     unit = (tmp_path / "etc/systemd/system/turnback-router.service").read_text("utf-8")
     assert f"RuntimeDirectory={STATUS_FILE.parent.name}\n" in unit
+
+
+def _agent(machine: Instance) -> Path:
+    """The CloudWatch agent's program, which writes down its calls."""
+    at = machine.root / "opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
+    at.parent.mkdir(parents=True)
+    at.write_text(f'#!/bin/bash\necho "agent $*" >>"{machine.root}/calls"\n', "utf-8")
+    at.chmod(0o755)
+    return at
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "router"])
+def test_logs_go_to_the_group_that_the_role_may_write(
+    role: str, pair: Synth, tmp_path: Path
+) -> None:
+    """The agent gets one more configuration: files of a role into the group of its stack."""
+    machine = Instance(_script(pair, role), tmp_path)
+    _agent(machine)
+    machine.boot()
+    assert machine.kit().returncode == 0
+    config = tmp_path / "opt/turnback/etc/cloudwatch-logs.json"
+    asked = f"agent -a append-config -m ec2 -s -c file:{config}"
+    assert asked in machine.calls()
+    files = json.loads(config.read_text("utf-8"))["logs"]["logs_collected"]["files"]
+    assert {each["log_group_name"] for each in files["collect_list"]} == {log_group("demo", role)}
+    assert {each["file_path"].removeprefix(str(tmp_path)) for each in files["collect_list"]} == {
+        f"{LOGS}/journal.log",
+        f"{LOGS}/engine-*.log",
+    }
+    streams = {each["log_stream_name"] for each in files["collect_list"]}
+    assert streams == {f"{{instance_id}}/{source}" for source in LOG_SOURCES}
+    stack = "router" if role == "router" else "fleet"
+    groups = pair.resources(stack, "Logs::LogGroup").values()
+    names = {each["Properties"]["LogGroupName"]: each for each in groups}
+    assert names[log_group("demo", role)]["Properties"]["RetentionInDays"] == 30
+
+
+def test_agent_that_fails_keeps_no_node_from_serving(pair: Synth, tmp_path: Path) -> None:
+    """Logs are not worth an engine."""
+    machine = Instance(_script(pair, "decode"), tmp_path)
+    _agent(machine).write_text("#!/bin/bash\nexit 1\n", "utf-8")
+    machine.boot()
+    done = machine.kit()
+    assert done.returncode == 0
+    assert "logs do not go to CloudWatch" in done.stderr
+    assert machine.calls()[-1] == "systemctl start --no-block turnback-node.service"
+
+
+def test_journal_of_all_units_is_shipped(pair: Synth, tmp_path: Path) -> None:
+    """Those that run the kit, the engine, the router and the metrics."""
+    machine = Instance(_script(pair, "router"), tmp_path)
+    machine.boot()
+    machine.kit()
+    units = tmp_path / "etc/systemd/system"
+    unit = (units / "turnback-journal.service").read_text("utf-8")
+    for name in (NODE_UNIT, ROUTER_UNIT, "turnback-kit.service", "turnback-metrics.service"):
+        assert f"--unit={name.removesuffix('.service')}" in unit
+    metrics = (units / "turnback-metrics.service").read_text("utf-8")
+    assert f"{KIT_PYTHON.removesuffix('/python')}/turnback node-metrics\n" in metrics.replace(
+        str(tmp_path), ""
+    )

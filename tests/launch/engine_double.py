@@ -17,10 +17,14 @@ class EngineDouble:
     version: str = "0.33.0"
     samples: dict[str, float] = field(default_factory=dict)
     asked: int = 0
+    text: str = ""
+    """Of /metrics, in place of samples."""
 
     def page(self) -> str:
         """Of /metrics, with labels."""
-        return "".join(f'{name}{{engine="0"}} {value}\n' for name, value in self.samples.items())
+        return self.text or "".join(
+            f'{name}{{engine="0"}} {value}\n' for name, value in self.samples.items()
+        )
 
 
 SERVED = {

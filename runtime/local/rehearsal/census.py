@@ -35,6 +35,9 @@ LISTINGS: Mapping[str, Listing] = {
     "AWS::CloudFormation::Stack": Listing(
         "cloudformation", "describe_stacks", "Stacks[].StackName"
     ),
+    "AWS::CloudWatch::Dashboard": Listing(
+        "cloudwatch", "list_dashboards", "DashboardEntries[].DashboardName"
+    ),
     "AWS::EC2::EIP": Listing("ec2", "describe_addresses", "Addresses[].AllocationId"),
     "AWS::EC2::FlowLog": Listing("ec2", "describe_flow_logs", "FlowLogs[].FlowLogId"),
     "AWS::EC2::Instance": Listing(
@@ -72,11 +75,16 @@ LISTINGS: Mapping[str, Listing] = {
     "AWS::ElasticLoadBalancingV2::TargetGroup": Listing(
         "elbv2", "describe_target_groups", "TargetGroups[].TargetGroupArn"
     ),
+    "AWS::Events::Rule": Listing("events", "list_rules", "Rules[].Arn"),
     "AWS::IAM::InstanceProfile": Listing(
         "iam", "list_instance_profiles", "InstanceProfiles[].InstanceProfileName"
     ),
     "AWS::IAM::Role": Listing("iam", "list_roles", "Roles[].RoleName"),
     "AWS::Logs::LogGroup": Listing("logs", "describe_log_groups", "logGroups[].arn"),
+    "AWS::SNS::Topic": Listing("sns", "list_topics", "Topics[].TopicArn"),
+    "AWS::StepFunctions::StateMachine": Listing(
+        "stepfunctions", "list_state_machines", "stateMachines[].stateMachineArn"
+    ),
     "AWS::S3::Bucket": Listing("s3", "list_buckets", "Buckets[].Name"),
     "AWS::SSM::Parameter": Listing("ssm", "describe_parameters", "Parameters[].Name"),
     "AWS::SecretsManager::Secret": Listing("secretsmanager", "list_secrets", "SecretList[].ARN"),
@@ -91,6 +99,7 @@ PARTS = frozenset(
         "AWS::EC2::SubnetRouteTableAssociation",
         "AWS::EC2::VPCGatewayAttachment",
         "AWS::ElasticLoadBalancingV2::Listener",
+        "AWS::IAM::Policy",
     }
 )
 """Types without a listing: they end with what they are a part of."""

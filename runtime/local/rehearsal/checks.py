@@ -14,6 +14,7 @@ from runtime.errors import StartFailed
 SKIPPED = frozenset(
     {
         "AWS::CDK::Metadata",
+        "AWS::CloudWatch::Alarm",
         "AWS::EC2::SecurityGroupEgress",
         "AWS::ImageBuilder::Component",
         "AWS::ImageBuilder::DistributionConfiguration",
@@ -22,6 +23,7 @@ SKIPPED = frozenset(
         "AWS::ImageBuilder::InfrastructureConfiguration",
         "AWS::ImageBuilder::LifecyclePolicy",
         "AWS::S3::BucketPolicy",
+        "AWS::SNS::TopicPolicy",
     }
 )
 """Resource types of the templates that moto does not make."""

@@ -15,7 +15,7 @@ from runtime.contract.explain import explain
 from runtime.contract.node import NodeSpec
 from runtime.errors import StartFailed
 
-STACKS = ("network", "image", "fleet", "router")
+STACKS = ("network", "image", "fleet", "router", "operations")
 ROLES: tuple[NodeRole, ...] = ("prefill", "decode", "router")
 _VARIABLE = re.compile(r"^(TURNBACK_[A-Z0-9_]+=.*)$", re.MULTILINE)
 

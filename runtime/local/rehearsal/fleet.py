@@ -137,10 +137,11 @@ class LocalFleet:
         status = NodeStatus(role="router", generation=generation, url=place.url)
         self._status("router").parent.mkdir(parents=True, exist_ok=True)
         self._status("router").write_text(status.model_dump_json(), "utf-8")
-        arguments = local_arguments(text.splitlines(), self._nodes_file(), HOST, place.port)
+        arguments = local_arguments(text.splitlines(), self.nodes_file(), HOST, place.port)
         return Command((sys.executable, "-m", "runtime.cli", "router", *arguments))
 
-    def _nodes_file(self) -> Path:
+    def nodes_file(self) -> Path:
+        """The router's."""
         return self.out / "nodes.toml"
 
     def write_nodes(self) -> None:
@@ -151,9 +152,9 @@ class LocalFleet:
             lines += [f"[[{role}]]", f"url = {json.dumps(place.url)}"]
             lines += [f"generation = {json.dumps(place.pairing)}"]
             lines += [f"draining = {json.dumps(role in self.draining)}"]
-        draft = self._nodes_file().with_suffix(".draft")
+        draft = self.nodes_file().with_suffix(".draft")
         draft.write_text("\n".join(lines) + "\n", "utf-8")
-        draft.replace(self._nodes_file())
+        draft.replace(self.nodes_file())
 
     async def start(self) -> None:
         """Start both engines, then the router."""

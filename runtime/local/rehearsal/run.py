@@ -11,14 +11,14 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 
-from runtime.aws.rollout.fleet import NodeRole
+from runtime.aws.rollout.fleet import ENGINE_ROLES, NodeRole
 from runtime.bench.player import Target
 from runtime.cli_node import stage_deployed
 from runtime.errors import StartFailed
 from runtime.launch.supervisor import Supervisor
 from runtime.local.checks import engine_versions, free_ports
 from runtime.local.model import build_model
-from runtime.local.rehearsal import account, bench, census, checks, deployed, inspection
+from runtime.local.rehearsal import account, bench, census, checks, deployed, inspection, validation
 from runtime.local.rehearsal.cdk_cli import CdkCli
 from runtime.local.rehearsal.deployed import Stack
 from runtime.local.rehearsal.fleet import LocalFleet, Place
@@ -89,6 +89,7 @@ class _Rehearsal:
         await self._stage()
         await self._start(fleet)
         await self._serve(fleet, "deployed")
+        await self._validate(fleet)
         await self._change_ttl(stacks)
         await self._roll_out(fleet)
         await self._serve(fleet, "rolled-out")
@@ -179,6 +180,40 @@ class _Rehearsal:
         spec = deployed.node_spec(fleet.places["decode"].parameter)
         url = fleet.places["router"].url
         return Target(url, spec.serving.served_model_name, run_id, api_key=key)
+
+    async def _validate(self, fleet: LocalFleet) -> None:
+        """What a deploy starts by itself, command by command, on the local pair."""
+        definition = await asyncio.to_thread(validation.deployed_definition, NAME)
+        given = {"$.run_id": NAME, "$.input.min_speedup": "0", "$.input.slo_ttft_p90_ms": "0"}
+        commands = validation.commands(definition, given)
+        spots = {role: self._spot(fleet, role) for role in deployed.ROLES}
+        for spot in spots.values():
+            await asyncio.to_thread(validation.write_environment, spot)
+
+        async def run(step: str, role: NodeRole) -> validation.Ran:
+            command = validation.local_command(commands[step], spots[role])
+            log = self.out / "validation" / f"{step}-{role}"
+            return await self.supervisor.run(validation.run(command, log))
+
+        with self._step("the validation's commands, from the deployed state machine") as found:
+            for role in ENGINE_ROLES:
+                validation.answer("Ready", await run("Ready", role))
+                passed = validation.judge_doctor(await run("Doctor", role), role)
+                found.append(f"{passed} checks of the {role} node's doctor pass")
+            told = {
+                step: validation.answer(step, await run(step, "router"))
+                for step in ("Transport", "Exactness", "Benchmark")
+            }
+            found.append(await asyncio.to_thread(validation.judge, told))
+
+    def _spot(self, fleet: LocalFleet, role: NodeRole) -> validation.Spot:
+        return validation.Spot(
+            root=fleet.root(role),
+            variables=fleet.places[role].variables,
+            url=fleet.places["router"].url,
+            nodes_file=fleet.nodes_file().absolute(),
+            work=(self.out / "validation").absolute(),
+        )
 
     async def _change_ttl(self, stacks: Sequence[Stack]) -> None:
         was = await asyncio.to_thread(deployed.identities, NAME)

@@ -37,7 +37,7 @@ def engine() -> Iterator[EngineDouble]:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
     """This machine is a node that has not started its engine; SSM gives its parameter."""
     made = good_node(tmp_path)
-    monkeypatch.setattr("runtime.cli_doctor.this_machine", lambda: made.machine)
+    monkeypatch.setattr("runtime.cli_doctor.this_machine", lambda _: made.machine)
 
     def parameter(name: str, region: str) -> str:
         assert (name, region) == ("/turnback/ours/decode", "us-west-2")
@@ -129,7 +129,7 @@ def test_spec_of_a_file_stands_for_the_parameter(node: FakeNode, tmp_path: Path)
 
 def test_other_machine_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says how to ask a deployment."""
-    monkeypatch.setattr("runtime.cli_doctor.this_machine", lambda: Machine(tmp_path))
+    monkeypatch.setattr("runtime.cli_doctor.this_machine", lambda _: Machine(tmp_path))
     result = run()
     assert result.exit_code == 2
     assert "turnback doctor NAME" in result.stderr

@@ -140,7 +140,7 @@ async def local(parameters: Account, tmp_path: Path) -> AsyncIterator[LocalFleet
 
 def draining(local: LocalFleet) -> dict[str, bool]:
     """What the router is told."""
-    listed = tomllib.loads(local._nodes_file().read_text("utf-8"))
+    listed = tomllib.loads(local.nodes_file().read_text("utf-8"))
     return {role: nodes[0]["draining"] for role, nodes in listed.items()}
 
 

@@ -1,0 +1,1 @@
+"""What a validation does on a deployment's machines: `turnback job`."""

@@ -1,0 +1,101 @@
+"""What runs on machines: the shell commands of a validation. Pure."""
+
+from dataclasses import dataclass
+
+from stacks.constructs.validation.commands import Step
+
+_TURNBACK = "/opt/turnback/venv/bin/turnback"
+_READY_S = 3600
+_DOCTOR_S, _TRANSPORT_S, _EXACTNESS_S = 120, 900, 120
+_MARGIN_S = 60
+"""A benchmark ends by itself before its command is cut off, so that it can upload."""
+_ON_NODES, _ON_ROUTER = "$.targets.nodes", "$.targets.router"
+_WAIT_FOR_KIT = (
+    "for i in $(seq 180); do [ -e /opt/turnback/kit.sha256 ] && break; sleep 5; done; "
+    "if ! [ -e /opt/turnback/kit.sha256 ]; then cat /var/lib/turnback/boot.json >&2; exit 3; fi; "
+)
+"""User data installs the kit after SSM takes commands."""
+_ENVIRONMENT = "set -a; . /etc/turnback/node.env; "
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the commands on a router are told.
+
+    Attributes:
+        deployment: its name.
+        url: of the routers' load balancer.
+        api_keys_secret: ARN.
+        profile: name.
+        model: id and revision.
+        model_bucket, results_bucket: names.
+        tensor_parallel_size: of the role with more ranks.
+    """
+
+    deployment: str
+    url: str
+    api_keys_secret: str
+    profile: str
+    model: str
+    model_bucket: str
+    results_bucket: str
+    tensor_parallel_size: int
+
+
+def ready() -> Step:
+    """Until a node's engine answers, or its boot has failed."""
+    command = f"{_WAIT_FOR_KIT}{_ENVIRONMENT}exec {_TURNBACK} job ready"
+    return Step(
+        "Ready", f"{command} --timeout-s {_READY_S} --root /", (), _ON_NODES, _READY_S + 960
+    )
+
+
+def doctor() -> Step:
+    """Every check of every node."""
+    return Step(
+        "Doctor",
+        f"{_ENVIRONMENT}exec {_TURNBACK} doctor --json --stage live --root /",
+        (),
+        _ON_NODES,
+        _DOCTOR_S,
+    )
+
+
+def transport(place: Place) -> Step:
+    """A few turns; KV must have moved, whole and without a failure."""
+    return _on_router("Transport", "transport", place, _TRANSPORT_S)
+
+
+def exactness(place: Place) -> Step:
+    """The answers of these turns must not depend on the arm."""
+    return _on_router("Exactness", "exactness", place, _EXACTNESS_S)
+
+
+def benchmark(place: Place, timeout_s: int) -> Step:
+    """The profile's workload through the load balancer; uploads the run folder."""
+    bars = ("$.input.min_speedup", "$.input.slo_ttft_p90_ms")
+    options = f" --limit-s {timeout_s - _MARGIN_S} --min-speedup {{}} --slo-ttft-p90-ms {{}}"
+    return _on_router("Benchmark", "bench", place, timeout_s, options, bars)
+
+
+def _on_router(
+    name: str,
+    word: str,
+    place: Place,
+    timeout_s: int,
+    options: str = "",
+    arguments: tuple[str, ...] = (),
+) -> Step:
+    told = {
+        "--deployment": place.deployment,
+        "--url": place.url,
+        "--api-keys-secret": place.api_keys_secret,
+        "--profile": place.profile,
+        "--model": place.model,
+        "--model-bucket": place.model_bucket,
+        "--results-bucket": place.results_bucket,
+        "--tensor-parallel-size": str(place.tensor_parallel_size),
+    }
+    given = " ".join(f"{option} {value}" for option, value in told.items())
+    command = f"{_ENVIRONMENT}exec {_TURNBACK} job measure {word} --run-id {{}} {given}{options}"
+    return Step(name, command, ("$.run_id", *arguments), _ON_ROUTER, timeout_s, is_answer_read=True)
