@@ -1,7 +1,6 @@
 """`turnback doctor`: of this node, or of every node of a deployment."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,8 @@ from rich.table import Table
 
 from runtime.cli_aws import COLOURS, JsonOption, edge
 from runtime.contract.doctor import DoctorFinding, DoctorReport, Stage
+from runtime.contract.image import IMAGE_FILE
+from runtime.contract.status import NODE_ENVIRONMENT
 from runtime.errors import BadInput, StartFailed
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from runtime.launch.doctor.check import Facts
     from runtime.launch.machine import Machine
 
-_PROGRAMS = ("/opt/amazon/efa/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
-"""Beside PATH: where EFA's and the system's programs lie."""
 FAILED, UNANSWERED = 1, StartFailed.exit_code
 
 
@@ -114,12 +113,10 @@ def _refuse_of_node(flags: Sequence[str]) -> None:
 
 
 def this_machine(root: Path | None = None) -> "Machine":
-    """The real one, or a folder in its place, with the folders of EFA's programs."""
+    """The real one, or a folder in its place."""
     from runtime.launch.machine import Machine
 
-    return Machine(
-        root or Path("/"), path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_PROGRAMS])
-    )
+    return Machine(root or Path("/"))
 
 
 def _facts(machine: "Machine", stage: Stage | None, spec: Path | None) -> "Facts":
@@ -128,7 +125,7 @@ def _facts(machine: "Machine", stage: Stage | None, spec: Path | None) -> "Facts
     if spec is None and not is_node(machine):
         raise BadInput(
             "this machine is no node",
-            got="neither /etc/turnback/image.json nor /etc/turnback/node.env",
+            got=f"neither {IMAGE_FILE} nor {NODE_ENVIRONMENT}",
             allowed="a node of a deployment, or an image of this kit",
             fix="name the deployment: turnback doctor NAME",
         )
@@ -141,7 +138,7 @@ def _facts(machine: "Machine", stage: Stage | None, spec: Path | None) -> "Facts
         if not parameter:
             raise BadInput(
                 "the node's parameter is not known",
-                got="no TURNBACK_PARAMETER in /etc/turnback/node.env",
+                got=f"no TURNBACK_PARAMETER in {NODE_ENVIRONMENT}",
                 allowed="what user data writes there",
                 fix="see /var/log/cloud-init-output.log",
             )

@@ -12,6 +12,7 @@ from constructs import Construct
 
 from runtime.contract.deployment import DeploymentSettings
 from runtime.contract.model import MANIFEST, model_prefix
+from runtime.contract.names import resource_name
 from runtime.contract.operations import (
     fingerprint_parameter,
     last_validation_parameter,
@@ -19,7 +20,6 @@ from runtime.contract.operations import (
 )
 from stacks.constructs.alarms import Alarms
 from stacks.constructs.dashboard import Dashboard
-from stacks.constructs.names import resource_name
 from stacks.constructs.reasons import acknowledge
 from stacks.constructs.validation import steps
 from stacks.constructs.validation.definition import Validation

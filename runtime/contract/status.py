@@ -39,7 +39,7 @@ class BootReport(Frozen):
     """Of this file."""
     state: Literal["booting", "serving", "draining", "failed"]
     step: str = Field(min_length=1)
-    """Of the boot: kit, spec, image, transport, model, engine."""
+    """Of the boot: kit, spec, image, transport, checks, model, engine."""
     since_unix_s: float
     """When the state or step began."""
     generation: str = ""
@@ -76,6 +76,9 @@ def arguments_generation(text: str) -> str:
     """Generation of a router that was started with a parameter's text."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
+
+NODE_ENVIRONMENT = Path("/etc/turnback/node.env")
+"""Variables that user data leaves on every machine of a deployment."""
 
 KIT_PYTHON = "/opt/turnback/venv/bin/python"
 """On every machine of a deployment: an interpreter with this kit."""

@@ -20,8 +20,8 @@ from constructs import Construct
 from runtime.contract import node_metrics as node
 from runtime.contract import operations as run
 from runtime.contract.deployment import CapacityBlock, DeploymentSettings
+from runtime.contract.names import resource_name
 from stacks.constructs.metrics import Metrics
-from stacks.constructs.names import resource_name
 
 RUNBOOKS = "docs/runbooks"
 BLOCK_NOTICE = timedelta(hours=4)

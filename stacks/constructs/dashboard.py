@@ -9,8 +9,8 @@ from constructs import Construct
 from runtime.contract import node_metrics as node
 from runtime.contract import operations as run
 from runtime.contract.deployment import DeploymentSettings
+from runtime.contract.names import resource_name
 from stacks.constructs.metrics import Metrics, Statistic
-from stacks.constructs.names import resource_name
 
 _WIDTH = 8
 """Three in a row of 24."""

@@ -5,9 +5,9 @@ from typing import Literal
 from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cloudwatch
 
+from runtime.contract.names import resource_name
 from runtime.contract.node_metrics import ROLE
 from runtime.contract.operations import DEPLOYMENT, NAMESPACE, Metric
-from stacks.constructs.names import resource_name
 
 Statistic = Literal["Sum", "Average", "Minimum", "Maximum"]
 GROUP_METRIC = "GroupInServiceInstances"

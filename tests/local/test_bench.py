@@ -106,8 +106,8 @@ def up(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[dict[s
 
 def test_against_a_router(tmp_path: Path, model: Path, up: dict[str, str]) -> None:
     """Two passes into one folder become one report; a name can be taken once."""
-    remote = ("--url", up["router_url"], "--tokenizer", str(model), *QUICK)
-    remote += ("--prefill", up["prefill_url"], "--decode", up["decode_url"])
+    engines = ("--prefill", up["prefill_url"], "--decode", up["decode_url"])
+    remote = ("--url", up["router_url"], "--tokenizer", str(model), *QUICK, *engines)
     first = run("bench", tmp_path, *remote, "--pass-name", "a")
     assert first.returncode == 0, first.stderr
     second = run("bench", tmp_path, *remote, "--pass-name", "b")

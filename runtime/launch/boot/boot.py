@@ -3,19 +3,20 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.contract.model import MODELS
 from runtime.contract.node import OWN_ADDRESS, NodeSpec
 from runtime.contract.status import ENGINE_PYTHON
 from runtime.errors import TurnbackError
 from runtime.launch.boot import steps
 from runtime.launch.boot.address import private_address
 from runtime.launch.boot.engine import Engine, Pace
+from runtime.launch.boot.examine import PATIENCE_S, boot_checks, examine
 from runtime.launch.boot.journal import Journal
 from runtime.launch.command import Command, engine_command
+from runtime.launch.doctor.check import Check
 from runtime.launch.machine import Machine
 
 DEVICE_WAIT_S = 180.0
@@ -54,6 +55,8 @@ class Node:
         command: starts the engine.
         pace: waits of the engine.
         device_wait_s: longest wait for EFA devices.
+        checks: of the doctor, which must not fail.
+        patience_s: how long those are asked again that may yet pass.
     """
 
     machine: Machine
@@ -64,6 +67,8 @@ class Node:
     command: Callable[[NodeSpec], Command] = lambda spec: engine_command(spec, ENGINE_PYTHON)
     pace: Pace = field(default_factory=Pace)
     device_wait_s: float = DEVICE_WAIT_S
+    checks: Sequence[Check] = field(default_factory=boot_checks)
+    patience_s: float = PATIENCE_S
 
 
 async def serve(node: Node, sources: Sources, journal: Journal, own_s: Callable[[], float]) -> None:
@@ -109,6 +114,7 @@ class _Boot:
         journal.enter("image")
         journal.say(steps.check_image(machine, spec.image))
         spec = await self._transport(spec)
+        await self._checks(spec)
         spec = self.node.fit(await self._model(spec))
         journal.enter("engine")
         engine = Engine(
@@ -116,7 +122,8 @@ class _Boot:
         )
         own_s = self.own_s() - self.waited_s
         journal.say(
-            f"boot's own part took {own_s:.1f} s, devices and model {self.waited_s:.1f} s more"
+            f"boot's own part took {own_s:.1f} s, "
+            f"devices, checks and model {self.waited_s:.1f} s more"
         )
         await engine.run()
 
@@ -125,6 +132,8 @@ class _Boot:
         text = await asyncio.to_thread(self.sources.spec_text)
         spec = steps.read_spec(text, f"parameter {self.node.parameter}")
         self.journal.enter("spec", generation=spec.generation)
+        steps.check_time_is_left(spec)
+        steps.bucket_model(spec)
         self.journal.say(f"{spec.role}, generation {spec.generation} of {self.node.parameter}")
         return spec
 
@@ -146,13 +155,27 @@ class _Boot:
         self.journal.say(f"{told}; NIXL over {backends}, side channel at {at}")
         return spec.at(at)
 
+    async def _checks(self, spec: NodeSpec) -> None:
+        """Before gigabytes are fetched for a node that must not serve."""
+        self.journal.enter("checks")
+        stop, node = threading.Event(), self.node
+        told = await self._wait(
+            stop,
+            lambda: examine(
+                *(node.machine, spec, node.checks, self.journal.say),
+                patience_s=node.patience_s,
+                sleep=lambda seconds: _sleep(stop, seconds),
+            ),
+        )
+        self.journal.say(str(told))
+
     async def _model(self, spec: NodeSpec) -> NodeSpec:
         """Models of the bucket are synced; a folder elsewhere must be there."""
         self.journal.enter("model")
-        machine, model = self.node.machine, spec.serving.model
-        if model.is_relative_to(MODELS):
-            stop, name = threading.Event(), model.relative_to(MODELS).as_posix()
-            folder, sync = machine.at(model), self.sources.sync_model
+        machine, name = self.node.machine, steps.bucket_model(spec)
+        if name is not None:
+            stop, sync = threading.Event(), self.sources.sync_model
+            folder = machine.at(spec.serving.model)
             await self._wait(stop, lambda: sync(name, folder, self.journal.say, stop))
         serving = spec.serving.model_copy(update={"model": steps.check_model(machine, spec)})
         return spec.model_copy(update={"serving": serving})

@@ -14,13 +14,18 @@ from runtime.contract.explain import explain
 from runtime.contract.image import IMAGE_FILE, ImageFile
 from runtime.contract.instances import INSTANCE_TYPES
 from runtime.contract.node import NodeSpec
-from runtime.contract.status import BOOT_FILE, STATUS_FILE, BootReport, NodeStatus
+from runtime.contract.status import (
+    BOOT_FILE,
+    NODE_ENVIRONMENT,
+    STATUS_FILE,
+    BootReport,
+    NodeStatus,
+)
 from runtime.errors import TurnbackError
 from runtime.launch.doctor import parse
 from runtime.launch.doctor.check import Facts, File
 from runtime.launch.machine import Machine
 
-NODE_ENVIRONMENT = Path("/etc/turnback/node.env")
 _INSTANCE_NAME = "/sys/devices/virtual/dmi/id/product_name"
 """Source: EC2's Nitro firmware puts the instance type there."""
 SPEC_S = 4.0
@@ -54,8 +59,14 @@ def gather(
         read_spec: text of the node's parameter; TurnbackError: it cannot be had.
         spec_s: longest wait for it.
     """
+    files = files_of(machine, stage)
+    return files if stage == "image" else replace(files, spec=_spec(read_spec, spec_s))
+
+
+def files_of(machine: Machine, stage: Stage) -> Facts:
+    """What a node's files say, without its spec."""
     name = machine.text(_INSTANCE_NAME) or ""
-    bare = Facts(
+    return Facts(
         machine,
         stage,
         image=_file(machine, IMAGE_FILE, ImageFile),
@@ -64,7 +75,6 @@ def gather(
         instance=INSTANCE_TYPES.get(name),
         instance_name=name,
     )
-    return bare if stage == "image" else replace(bare, spec=_spec(read_spec, spec_s))
 
 
 def _spec(read: Callable[[], str], wait_s: float) -> File[NodeSpec]:

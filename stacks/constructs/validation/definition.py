@@ -7,6 +7,7 @@ its one Catch leads any error of any state in it to the end that scales down.
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.contract.names import resource_name
 from runtime.contract.operations import (
     BAR_MISSED,
     DEPLOYMENT,
@@ -15,7 +16,6 @@ from runtime.contract.operations import (
     Metric,
     last_validation_parameter,
 )
-from stacks.constructs.names import resource_name
 from stacks.constructs.validation import nodes
 from stacks.constructs.validation.commands import Step, step_state
 from stacks.constructs.validation.states import UNUSED, State, States, after, call, caught, failing

@@ -12,12 +12,12 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
+from runtime.contract.names import resource_name
 from runtime.contract.operations import (
     NAMESPACE,
     last_validation_parameter,
     state_machine_name,
 )
-from stacks.constructs.names import resource_name
 from stacks.constructs.reasons import acknowledge, arn_in_findings
 from stacks.constructs.validation.definition import Validation, definition
 

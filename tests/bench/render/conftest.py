@@ -33,7 +33,7 @@ def full() -> dict[str, Any]:
         "objectives": Objectives(ttft_ms=200, tpot_ms=10),
         "price": Price(usd_per_node_hour=60),
     }
-    spoilt = {"failures": 0.05, "aborts": 0.03, "differences": 0.05, "repeats": 3}
+    spoilt: dict[str, Any] = {"failures": 0.05, "aborts": 0.03, "differences": 0.05, "repeats": 3}
     return report_of(
         simulated_pass(1.8, 12, think_s=1.0, **spoilt, **asked),
         simulated_pass(1.3, 8, name="caching on", prefill_prefix_caching=True, **asked),

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,14 +18,17 @@ from runtime.launch.boot.journal import Journal
 from runtime.launch.boot.steps import KIT_STAMP
 from runtime.launch.machine import Machine
 from runtime.local.checks import free_ports
-from tests.launch.boot.node import QUICK, boot_file, journal, node, sources, spec, status_file, tree
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Poll."""
-    async with asyncio.timeout(15):
-        while not true():
-            await asyncio.sleep(0.02)
+from tests.launch.boot.node import (
+    QUICK,
+    boot_file,
+    journal,
+    node,
+    sources,
+    spec,
+    status_file,
+    tree,
+    until,
+)
 
 
 def is_serving(machine: Machine) -> bool:
@@ -65,7 +67,7 @@ async def test_ready_node_serves_and_says_so(tmp_path: Path) -> None:
     await ended(task)
     assert not status_file(machine).exists()
     steps = [line.split(":")[1].strip() for line in stream.getvalue().splitlines()]
-    assert list(dict.fromkeys(steps)) == ["spec", "image", "transport", "engine"]
+    assert list(dict.fromkeys(steps)) == ["spec", "image", "transport", "checks", "engine"]
 
 
 async def test_status_is_there_before_the_engine_is(tmp_path: Path) -> None:
@@ -289,6 +291,23 @@ async def test_node_whose_capacity_has_ended_does_not_start(tmp_path: Path) -> N
     wanted = spec(*free_ports(1), drains_at=_in(-1))
     machine = tree(tmp_path, wanted)
     asked = sources(wanted.model_dump_json(exclude_none=True))
-    with pytest.raises(StartFailed, match="about to end"):
-        await serve(node(machine), asked, journal(machine)[0], lambda: 1.0)
+    told, _ = journal(machine)
+    with pytest.raises(BadInput, match="about to end"):
+        await serve(node(machine), asked, told, lambda: 1.0)
+    assert told.report.step == "spec"
     assert not status_file(machine).exists()
+
+
+@pytest.mark.parametrize("path", ["/opt/turnback/models/../../../etc/a/b", "/opt/turnback/models"])
+async def test_model_outside_its_folder_is_not_fetched(path: str, tmp_path: Path) -> None:
+    """Whoever writes the parameter must not write anywhere on the node."""
+    wanted = spec(*free_ports(1))
+    machine = tree(tmp_path, wanted)
+    serving = wanted.serving.model_copy(update={"model": Path(path)})
+    text = wanted.model_copy(update={"serving": serving}).model_dump_json(exclude_none=True)
+    asked: list[Any] = []
+    sync = sources(text, sync_model=lambda *given: asked.append(given))
+    told, _ = journal(machine)
+    with pytest.raises(BadInput, match="no folder that the bucket could fill") as failure:
+        await serve(node(machine), sync, told, lambda: 1.0)
+    assert (failure.value.got, asked, told.report.step) == (path, [], "spec")
