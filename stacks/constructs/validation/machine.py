@@ -125,7 +125,8 @@ class ValidationMachine(Construct):
         group = arn_in_findings(self, "autoscaling") + "autoScalingGroup:*:autoScalingGroupName/"
         names = {
             f"<{bucket}.Arn>/runs/*": "A run's name is not known before it starts.",
-            arn_in_findings(self, "ec2") + "instance/*": "Their ids come and go; a tag names the deployment.",
+            arn_in_findings(self, "ec2")
+            + "instance/*": "Their ids come and go; a tag names the deployment.",
             **{
                 group + name: "An id that AWS gives stands before the group's name."
                 for name in self._groups()
