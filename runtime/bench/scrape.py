@@ -140,13 +140,9 @@ class Sampler:
         self._session, self._servers, self._add = session, servers, add
         self._began_s: float | None = None
 
-    def begin(self, began_s: float | None = None) -> None:
-        """Readings from now on are of the pass; those before were taken ahead of it.
-
-        Args:
-            began_s: `perf_counter()` from which the pass counts its times; None: now.
-        """
-        self._began_s = perf_counter() if began_s is None else began_s
+    def begin(self) -> None:
+        """The pass begins now; readings from here on are of it."""
+        self._began_s = perf_counter()
 
     async def settle(self, *, every_s: float = 0.5, limit_s: float = 10.0) -> None:
         """Read all servers once their counters stand still; before `begin` and at the end."""

@@ -27,7 +27,7 @@ from runtime.contract.node import (
     TransportSpec,
 )
 from runtime.contract.node_metrics import ENGINE_METRICS, ROUTER_METRICS
-from runtime.contract.profile import Profile, ProfileServing, WorkloadSpec
+from runtime.contract.profile import AgenticSpec, Profile, ProfileServing, WorkloadSpec
 from runtime.contract.status import BootReport, NodeReport, NodeStatus
 from runtime.engine_api import REASONS, RELEASE_PATH, Receipt
 from runtime.local.rehearsal import checks, deletions, mends, swaps
@@ -90,7 +90,7 @@ def test_reference_names_every_command() -> None:
         *(NodeSpec, ServingSpec, KvTransferSpec, CpuSpec, RouterSpec),
         *(NodeAddress, ApiKeys, ApiKey, TransportSpec, ImageSpec),
         *(NodeStatus, NodeReport, ImageFile, BootReport, ModelManifest, ModelFile),
-        *(Profile, ProfileServing, WorkloadSpec),
+        *(Profile, ProfileServing, WorkloadSpec, AgenticSpec),
     ],
 )
 def test_every_setting_is_documented(model: type[BaseModel]) -> None:

@@ -36,7 +36,8 @@ class Conversation:
         index: counts from 0, over the whole workload, warm-up conversations apart.
         opening: messages before the first turn's; a system message, or none.
         turns: in order, at least one.
-        tools: as the OpenAI field; sent with every turn.
+        tools: as the OpenAI field; sent with every turn, with `tool_choice` none: engines
+            without a tool parser refuse any other, and templates show them all the same.
         point: its prefix length in a sweep, in tokens; 0 where there is no sweep.
     """
 

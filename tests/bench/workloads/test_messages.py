@@ -41,7 +41,7 @@ def refused(item: object) -> BadInput:
     return caught.value
 
 
-def says(role: str, content: Any, **more: Any) -> dict[str, Any]:
+def says(role: Any, content: Any, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
@@ -271,7 +271,7 @@ def test_a_result_must_name_a_call_before_it() -> None:
 
 def test_problems_are_told_together_and_not_without_end() -> None:
     """Five conversations are named, the others counted; long values are cut."""
-    items = [(f"[{at}]", {"messages": "x" * 1000}) for at in range(20)]
+    items: list[tuple[str, object]] = [(f"[{at}]", {"messages": "x" * 1000}) for at in range(20)]
     items.append(("[20]", CHAT))
     with pytest.raises(BadInput) as caught:
         read_conversations(items, "file.json", spec(), count)
