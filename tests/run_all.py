@@ -32,6 +32,7 @@ FAST: dict[str, tuple[str, ...]] = {
     "bench": (*PYTEST, "tests/bench"),
     "local": (*PYTEST, "tests/local"),
     "aws": (*PYTEST, "tests/aws"),
+    "job": (*PYTEST, "tests/job"),
     "infra": (*PYTEST, "tests/infra"),
     "ami": (*PYTEST, "tests/ami", "--ignore", "tests/ami/test_root.py"),
     "bench-router": (*PYTEST, "tests/bench_router"),

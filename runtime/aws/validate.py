@@ -16,7 +16,7 @@ _TAIL_LINES = 3
 _MAY_START = "states:ListStateMachines, states:ListExecutions and states:StartExecution"
 _MAY_FOLLOW = "states:DescribeExecution and states:GetExecutionHistory"
 _INPUT = ("WrongInput", "NodesMissing", "ModelNotStaged", "AnotherRuns")
-_START = ("NodesNotThere", "Ready")
+_START = ("NodesNotThere", "NoRouter", "Ready")
 """Errors of the machine that end with 2 and 3; what a step finds wrong ends with 4."""
 
 

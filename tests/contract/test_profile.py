@@ -63,7 +63,7 @@ def test_other_profiles_have_no_published_figures(name: str) -> None:
 def test_every_committed_profile_loads() -> None:
     """Under the name of its file."""
     names = [path.stem for path in PROFILES.glob("*.toml")]
-    assert sorted(names) == ["glm-5-fp8", "qwen3-32b", "tiny"]
+    assert sorted(names) == ["glm-5-fp8", "qwen3-32b", "smoke", "tiny"]
     assert all(load_profile(name).name == name for name in names)
 
 

@@ -9,6 +9,7 @@ import pytest
 from cdk.app import fingerprint
 from runtime.contract.load import load_deployment
 from runtime.contract.operations import state_machine_name
+from runtime.errors import BadSettings
 from tests.infra.conftest import Changed
 from tests.infra.synth import ROOT, Synth, raw_settings, text_of, wheel
 
@@ -99,6 +100,25 @@ def test_settings_are_in_the_definition(
     assert said in found
     if said not in ("--tensor-parallel-size 8",):
         assert said not in definition_of(pair)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("after_deploy", "later"),
+        ("validation.min_speedup", 0),
+        ("validation.slo_ttft_p90_ms", -1),
+        ("validation.scale_down", "sometimes"),
+        ("validation.nodes_timeout_min", 4),
+        ("validation.bench_timeout_min", 721),
+        ("validation.speedup", 1.5),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(path: str, value: object) -> None:
+    """By their name, before anything is synthesized."""
+    with pytest.raises(BadSettings) as failure:
+        load_deployment(raw_settings({path: value}), "deployment.toml")
+    assert [each.field for each in failure.value.problems] == [path]
 
 
 def test_results_are_private_and_stay(pair: Synth) -> None:

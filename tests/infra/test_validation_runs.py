@@ -204,6 +204,14 @@ def test_a_command_that_fails_fails_the_run_with_what_it_said(step: str) -> None
     assert "Failed on i-" in found.cause
 
 
+def test_a_command_that_was_never_taken_over_fails_the_run() -> None:
+    """As on a node that died: what was started is ended all the same."""
+    found = played(Machines(broken={"Doctor"}, untold=True))
+    check_failed(found)
+    assert found.error == "turnback.Doctor"
+    assert "what it said cannot be had" in found.cause
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_command_that_does_not_end_is_given_up(step: str) -> None:
     """After its time-out and the time of delivery; nothing waits for ever."""
@@ -228,6 +236,16 @@ def test_nodes_that_do_not_come_are_told_with_the_groups_last_activity() -> None
     check_failed(found)
     assert found.error == "turnback.NodesNotThere"
     assert "InsufficientInstanceCapacity" in found.cause
+
+
+def test_a_deployment_without_a_router_is_told() -> None:
+    """Nodes that were started are ended."""
+    set_capacity({"turnback-demo-router": 0}, least=0)
+    found = played(Machines())
+    set_capacity({"turnback-demo-router": 1}, least=1)
+    check_failed(found)
+    assert found.error == "turnback.NoRouter"
+    assert "turnback-demo-router" in found.cause
 
 
 def test_a_node_whose_agent_is_late_is_asked_again() -> None:
@@ -302,7 +320,7 @@ def test_nodes_that_cannot_be_ended_are_told(state: str) -> None:
 
 @pytest.mark.parametrize("state", ["DoctorWhy", "WaitActivities"])
 def test_a_reason_that_cannot_be_asked_for_ends_the_run_all_the_same(state: str) -> None:
-    """With AWS's refusal for a reason."""
+    """With AWS's refusal in the reason."""
     machines = Machines(broken={"Doctor"}, refused=state, no_capacity=state == "WaitActivities")
     found = played(machines)
     assert state in found.refused

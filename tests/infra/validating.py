@@ -81,6 +81,7 @@ class Machines:
         refused: name of a task state whose call AWS refuses, each time.
         not_online: so many times SSM does not know an instance.
         no_capacity: no instance starts.
+        untold: a command that fails was never taken over: it has no output.
         at_step: is told each step whose command is sent.
         sent: what was asked of SendCommand.
     """
@@ -91,6 +92,7 @@ class Machines:
     refused: str = ""
     not_online: int = 0
     no_capacity: bool = False
+    untold: bool = False
     at_step: Callable[[str], None] = _nothing
     sent: list[dict[str, Any]] = field(default_factory=list)
 
@@ -134,7 +136,11 @@ class Machines:
         return {
             "CommandInvocations": [
                 *({"InstanceId": each, "Status": "Success"} for each in good),
-                {"InstanceId": bad, "Status": "Failed", "CommandPlugins": [told]},
+                {
+                    "InstanceId": bad,
+                    "Status": "Failed",
+                    "CommandPlugins": [] if self.untold else [told],
+                },
             ]
         }
 
@@ -308,10 +314,12 @@ def stage_model(pair: Synth, *, remove: bool = False) -> None:
         s3.put_object(**file, Body=b"{}")
 
 
-def set_capacity(wanted: Mapping[str, int]) -> None:
-    """Desired capacity of groups, by their names."""
+def set_capacity(wanted: Mapping[str, int], least: int | None = None) -> None:
+    """Desired capacity of groups, by their names; and the least that they may have."""
     autoscaling = boto3.client("autoscaling")
     for name, count in wanted.items():
+        if least is not None:
+            autoscaling.update_auto_scaling_group(AutoScalingGroupName=name, MinSize=least)
         autoscaling.set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=count)
 
 

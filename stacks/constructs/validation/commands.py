@@ -2,7 +2,16 @@
 
 from dataclasses import dataclass
 
-from stacks.constructs.validation.states import State, States, after, call, failing, last, over
+from stacks.constructs.validation.states import (
+    State,
+    States,
+    after,
+    call,
+    caught,
+    failing,
+    last,
+    over,
+)
 
 POLL_S = 20
 _DELIVERY_S = 600
@@ -92,8 +101,12 @@ def _states(step: Step, deployment: str, bucket: str) -> States:
         "Why": _why(),
         "Broken": failing(
             step.name,
-            "States.Format('{} on {}: {}', $.told.which.Status, $.told.which.InstanceId, "
-            "$.told.which.CommandPlugins[0].Output)",
+            "States.Format('{} on {}: {}', $.told.status, $.told.id, $.told.output)",
+        ),
+        "Silent": failing(
+            step.name,
+            "States.Format('command {} has failed, and what it said cannot be had: {}', "
+            "$.sent.id, $.told.Cause)",
         ),
         "Late": failing(
             step.name,
@@ -132,11 +145,20 @@ def _has_ended(step: Step) -> State:
 
 
 def _why() -> State:
-    """The first machine that failed, with the end of what it printed."""
+    """The first machine that failed, with the end of what it printed.
+
+    A command that was never taken over has no output: a path to it that is not there would
+    end the execution at once, with nodes that nobody ends, were it read outside of a task.
+    """
     why = call("ssm:listCommandInvocations", {"CommandId.$": "$.sent.id", "Details": True})
-    first = "States.ArrayGetItem($.CommandInvocations[?(@.Status != 'Success')], 0)"
-    why |= {"ResultSelector": {"which.$": first}, "ResultPath": "$.told"}
-    return after(why, "Broken")
+    failed = "$.CommandInvocations[?(@.Status != 'Success')]"
+    told = {
+        "status.$": f"States.ArrayGetItem({failed}.Status, 0)",
+        "id.$": f"States.ArrayGetItem({failed}.InstanceId, 0)",
+        "output.$": f"States.ArrayGetItem({failed}.CommandPlugins[*].Output, 0)",
+    }
+    led = after(why | {"ResultSelector": told, "ResultPath": "$.told"}, "Broken")
+    return caught(led, "Silent", "$.told")
 
 
 def _read(step: Step) -> State:

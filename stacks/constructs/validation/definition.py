@@ -148,6 +148,7 @@ def _work(of: Validation) -> States:
 
 
 def _scaling(of: Validation) -> States:
+    router = resource_name(of.deployment, "router")
     missing = {"missing.$": "States.ArrayContains($.groups[*].missing, true)"}
     there = {"Variable": "$.any.missing", "BooleanEquals": False, "Next": "WaitForNodes"}
     asked = {"Variable": "$.input.scale_up", "BooleanEquals": True, "Next": "IsModelStaged"}
@@ -176,7 +177,11 @@ def _scaling(of: Validation) -> States:
         ),
         "StartNodes": after(nodes.start_nodes(), "WaitForNodes"),
         "WaitForNodes": after(nodes.wait_for_nodes(of.nodes_timeout_s), "FindRouter"),
-        "FindRouter": after(nodes.find_router(resource_name(of.deployment, "router")), "Targets"),
+        "FindRouter": caught(after(nodes.find_router(router), "Targets"), "NoRouter", "$.router"),
+        "NoRouter": failing(
+            "NoRouter",
+            f"States.Format('no router of {router} is in service: {{}}', $.router.Cause)",
+        ),
     }
 
 

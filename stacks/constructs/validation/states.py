@@ -70,6 +70,8 @@ def _led(state: State, prefix: str) -> State:
     }
     if "Choices" in led:
         led["Choices"] = [{**each, "Next": prefix + each["Next"]} for each in led["Choices"]]
+    if "Catch" in led:
+        led["Catch"] = [{**each, "Next": prefix + each["Next"]} for each in led["Catch"]]
     return led
 
 

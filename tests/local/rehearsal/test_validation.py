@@ -156,7 +156,7 @@ class Account:
         return {"Metrics": [{"MetricName": name} for name in self.metrics]}
 
 
-TOLD: dict[str, Any] = {
+TOLD: dict[str, dict[str, Any]] = {
     "Transport": {"transfers": 3.0, "bytes": 5.0, "expected_bytes": [4, 6]},
     "Exactness": {"verdict": "equal"},
     "Benchmark": {"verdict": "good", "failed_turns": 0, "report": "s3://b/runs/one/report.json"},
