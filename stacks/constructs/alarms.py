@@ -100,7 +100,8 @@ class Alarms(Construct):
             *self._of_exactness(),
             *self._of_machines(),
         ]
-        self.all: Sequence[cloudwatch.Alarm] = [self._add(bell, topic) for bell in bells]
+        for bell in bells:
+            self._add(bell, topic)
         # By their names: emulated accounts make no alarms whose attributes could be had.
         self.by_name: Sequence[cloudwatch.IAlarm] = [
             cloudwatch.Alarm.from_alarm_name(
@@ -112,7 +113,7 @@ class Alarms(Construct):
         if settings.operations.alarm_email is not None:
             topic.add_subscription(subscriptions.EmailSubscription(settings.operations.alarm_email))
 
-    def _add(self, bell: _Bell, topic: sns.ITopic) -> cloudwatch.Alarm:
+    def _add(self, bell: _Bell, topic: sns.ITopic) -> None:
         alarm = cloudwatch.Alarm(
             *(self, bell.id),
             alarm_name=resource_name(self._settings.name, bell.page),
@@ -126,7 +127,6 @@ class Alarms(Construct):
         )
         alarm.add_alarm_action(actions.SnsAction(topic))
         alarm.add_ok_action(actions.SnsAction(topic))
-        return alarm
 
     def _of_validations(self, min_speed_up: float, slo_ttft_p90_ms: float | None) -> list[_Bell]:
         # A validation runs after a deploy, not each hour: until the next its verdict stands.

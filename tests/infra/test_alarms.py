@@ -44,7 +44,7 @@ class Made:
         stack = cdk.Stack(cdk.App(), "Operations")
         topic = sns.Topic(stack, "Topic")
         alarms = Alarms(stack, "Alarms", settings=settings, topic=topic, now=now, **bars)
-        Dashboard(stack, "Dashboard", settings=settings, alarms=alarms.all)
+        Dashboard(stack, "Dashboard", settings=settings, alarms=alarms.by_name)
         self.template = Template.from_stack(stack).to_json()
 
     def of(self, kind: str) -> list[dict[str, Any]]:
@@ -259,7 +259,7 @@ def test_security_rules_pass(tmp_path: Path) -> None:
     settings = load_deployment(raw_settings(BLOCKS), "deployment.toml")
     topic = sns.Topic(stack, "Topic", enforce_ssl=True)
     alarms = Alarms(stack, "Alarms", settings=settings, topic=topic, now=NOW)
-    Dashboard(stack, "Dashboard", settings=settings, alarms=alarms.all)
+    Dashboard(stack, "Dashboard", settings=settings, alarms=alarms.by_name)
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     app.synth()
     report = json.loads((tmp_path / "validation-report.json").read_text("utf-8"))
