@@ -11,10 +11,9 @@ from runtime.cli_aws import JsonOption
 from runtime.errors import BadInput, TurnbackError
 
 if TYPE_CHECKING:
-    from runtime.bench.folder import PassInfo, Sample
-    from runtime.bench.turn import TurnResult
+    from runtime.bench.report import Passed
 
-    Found = tuple[Path, tuple[PassInfo, list[TurnResult], list[Sample]]]
+    Found = tuple[Path, Passed]
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +60,7 @@ def build(folders: list[Path], out: Path, console: Console) -> list[Path]:
     """
     # Late: other commands do without these.
     from runtime.bench.render.files import write_reports
-    from runtime.bench.report import build_report
+    from runtime.bench.results import report_of
     from runtime.bench.table import render
 
     found = [one for folder in folders for one in _passes(folder)]
@@ -75,7 +74,7 @@ def build(folders: list[Path], out: Path, console: Console) -> list[Path]:
             allowed="at least one pass with a turn in turns.jsonl",
             fix="run `turnback bench` again",
         )
-    told = build_report([passed for _, passed in kept])
+    told = report_of([passed for _, passed in kept])
     files = write_reports(told, out)
     console.print(render(told))
     for path in files:
@@ -84,21 +83,19 @@ def build(folders: list[Path], out: Path, console: Console) -> list[Path]:
 
 
 def _passes(folder: Path) -> "list[Found]":
-    """The pass of a folder, or the passes in it."""
-    from runtime.bench.folder import PASS, PassFolder
+    """The pass of a folder, or the passes in it; there is one at least."""
+    from runtime.bench.folder import PASS
+    from runtime.bench.results import found_passes
 
-    paths = [folder]
-    if not (folder / PASS).exists():
-        paths = sorted(path.parent for path in folder.glob(f"*/{PASS}"))
-    if not paths:
+    found = found_passes(folder)
+    if not found:
         raise BadInput(
             "this folder holds no pass",
             got=str(folder) if folder.is_dir() else f"{folder} (no such folder)",
             allowed=f"a folder with {PASS}, or one whose folders have it",
             fix="give a folder that `turnback bench` or `turnback demo` has written",
         )
-    found = [(path, PassFolder(path).read()) for path in paths]
-    return sorted(found, key=lambda one: (not one[1][0].is_feature_on, one[1][0].created_utc))
+    return found
 
 
 def _unusable(error: OSError) -> BadInput:

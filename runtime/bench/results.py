@@ -1,16 +1,18 @@
 """From passes on the disk to the reports beside them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from runtime.bench.folder import PassFolder
+from runtime.bench.folder import PASS, PassFolder
 from runtime.bench.render.files import write_reports
 from runtime.bench.report import Passed, build_report
 from runtime.bench.run import told
 from runtime.bench.table import render
+from runtime.contract.published import load_published
 
 REPORT = "report.json"
 
@@ -26,15 +28,22 @@ def told_why(folder: PassFolder) -> Iterator[None]:
         raise
 
 
-def read_passes(folder: Path) -> list[Passed]:
-    """All passes of a folder: those with both arms first, then by time.
+def found_passes(folder: Path) -> list[tuple[Path, Passed]]:
+    """The pass of a folder, or those in it: with both arms first, then by time.
 
     Raises:
         BadInput: a pass's file is broken.
     """
-    folders = [PassFolder(path) for path in folder.iterdir()] if folder.is_dir() else []
-    passes = [each.read() for each in folders if each.is_begun]
-    return sorted(passes, key=lambda one: (not one[0].is_feature_on, one[0].created_utc))
+    paths = (
+        [folder] if (folder / PASS).exists() else [file.parent for file in folder.glob(f"*/{PASS}")]
+    )
+    found = [(path, PassFolder(path).read()) for path in paths]
+    return sorted(found, key=lambda one: (not one[1][0].is_feature_on, one[1][0].created_utc))
+
+
+def report_of(passes: Sequence[Passed]) -> dict[str, Any]:
+    """The report, with the published figures of the main pass's profile where there are any."""
+    return build_report(passes, load_published(passes[0][0].profile.name))
 
 
 @contextmanager
@@ -45,9 +54,9 @@ def report_in_any_case(folder: Path, console: Console) -> Iterator[None]:
         yield
         is_whole = True
     finally:
-        passes = read_passes(folder)
+        passes = [passed for _, passed in found_passes(folder)]
         if any(turns for _, turns, _ in passes):
-            report = build_report(passes)
+            report = report_of(passes)
             files = write_reports(report, folder)
             console.print(render(report))
             if not is_whole:

@@ -11,7 +11,7 @@ from runtime.bench.report import build_report
 from runtime.bench.scrape import COUNTERS
 from runtime.contract.bench import BenchSpec, Objectives, Price
 from tests.bench.report.test_build import leaf_keys
-from tests.bench.report.test_published import Figures
+from tests.bench.report.test_published import figures
 from tests.bench.simulated import simulated_pass
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,7 +40,7 @@ def report_keys() -> set[str]:
         "objectives": Objectives(ttft_ms=100),
         "price": Price(usd_per_node_hour=60),
     }
-    report = build_report([simulated_pass(**full), simulated_pass(name="second")], Figures())
+    report = build_report([simulated_pass(**full), simulated_pass(name="second")], figures())
     for one in (report, *report["other_passes"]):
         for arm in one["arms"].values():
             for turn in arm["turns"]:

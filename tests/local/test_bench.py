@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtime.bench.folder import PassFolder
-from runtime.bench.results import read_passes
+from runtime.bench.results import found_passes
 from runtime.local.model import build_model
 from tests.engine.conftest import read_addresses
 from tests.local.test_demo import assert_four_parts, run, started
@@ -59,7 +59,7 @@ def test_bar_that_is_missed(ran: tuple[Path, subprocess.CompletedProcess[str]]) 
 def test_what_ran_is_kept(ran: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     """The passes' folders have all turns, and readings of all three servers."""
     folder, _ = ran
-    info, turns, samples = read_passes(folder)[0]
+    _, (info, turns, samples) = found_passes(folder)[0]
     assert (info.bench.clients, info.stopped_by) == (2, None)
     assert sum(not each.is_again for each in turns) == 8
     assert {each.role for each in samples} == {"prefill", "decode", "router"}

@@ -2,14 +2,11 @@
 
 from runtime.bench.report.build import Passed, build_report
 from runtime.bench.report.file import SCHEMA_VERSION, read_report, write_report
-from runtime.bench.report.published import Published, PublishedRow
 from runtime.bench.report.tokens import split_pull
 
 __all__ = [
     "SCHEMA_VERSION",
     "Passed",
-    "Published",
-    "PublishedRow",
     "build_report",
     "read_report",
     "split_pull",

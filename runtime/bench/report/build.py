@@ -15,12 +15,13 @@ from runtime.bench.report.evidence import (
 from runtime.bench.report.file import SCHEMA_VERSION
 from runtime.bench.report.money import savings
 from runtime.bench.report.problems import problems
-from runtime.bench.report.published import Published, published_comparison
+from runtime.bench.report.published import published_comparison
 from runtime.bench.report.ratios import points, speedup, stability
 from runtime.bench.report.requests import request_rows
 from runtime.bench.report.select import arm_pairs, measured
 from runtime.bench.report.stages import attribution
 from runtime.bench.turn import ARMS, TurnResult
+from runtime.contract.published import Published
 
 Passed = tuple[PassInfo, Sequence[TurnResult], Sequence[Sample]]
 """One pass as `PassFolder.read` gives it."""

@@ -1,35 +1,13 @@
 """Our passes beside published figures, with each difference of set-up named. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 from runtime.bench.folder import PassInfo
 from runtime.bench.report.select import measured
 from runtime.bench.turn import Arm, TurnResult
-
-
-class PublishedRow(Protocol):
-    """TTFT at one prefix length, feature off and on; None: it was not published."""
-
-    @property
-    def own_prefix_tokens(self) -> int: ...
-    @property
-    def off_ms(self) -> float | None: ...
-    @property
-    def on_ms(self) -> float | None: ...
-
-
-class Published(Protocol):
-    """Published figures of a profile and the facts of their set-up."""
-
-    @property
-    def profile(self) -> str: ...
-    @property
-    def rows(self) -> Sequence[PublishedRow]: ...
-    @property
-    def setup(self) -> Mapping[str, str]: ...
-
+from runtime.contract.published import Published, PublishedRow
 
 _TOLD_BELOW = ("baseline", "turn_1")
 """Facts of a published set-up that have a sentence of their own."""

@@ -1,32 +1,31 @@
 """Published figures stand beside ours, and every difference of set-up is named."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 from runtime.bench.report import build_report
+from runtime.contract.published import Published, PublishedRow
 from tests.bench.simulated import simulated_pass
 
 
-@dataclass(frozen=True)
-class Row:
-    own_prefix_tokens: int
-    off_ms: float
-    on_ms: float
-
-
-@dataclass(frozen=True)
-class Figures:
-    profile: str = "simulated"
-    rows: tuple[Row, ...] = (Row(2000, 158.0, 122.0), Row(24000, 778.0, 460.0))
-    setup: Mapping[str, str] = field(
-        default_factory=lambda: {
+def figures() -> Published:
+    """Published figures at two prefix lengths."""
+    return Published(
+        profile="simulated",
+        source="a test",
+        ratio="1.6",
+        pull_ms=(30.0, 130.0),
+        rows=(
+            PublishedRow(own_prefix_tokens=2000, off_ms=158.0, on_ms=122.0),
+            PublishedRow(own_prefix_tokens=24000, off_ms=778.0, on_ms=460.0),
+        ),
+        setup={
             "prefill_prefix_caching": "off",
             "repeats": "1",
             "vllm": "0.29.0",
             "instance_type": "p5en.48xlarge",
-        }
+        },
     )
 
 
@@ -36,7 +35,7 @@ OFF = simulated_pass(points=(2000, 8000), is_feature_on=False, noise=0.0, name="
 
 def test_rows_have_both_sides() -> None:
     """Off is the pass with the feature off, one_way is the main pass's own baseline."""
-    report = build_report([MAIN, OFF], Figures())
+    report = build_report([MAIN, OFF], figures())
     first, last = report["published"]["rows"]
     assert first["published"] == {"off_ms": 158.0, "on_ms": 122.0, "ratio": 158 / 122}
     ours = first["ours"]
@@ -49,7 +48,7 @@ def test_rows_have_both_sides() -> None:
 
 def test_without_the_pass_there_is_no_like_baseline() -> None:
     """One-way is not the published baseline: no ratio is made from it."""
-    published = build_report([MAIN], Figures())["published"]
+    published = build_report([MAIN], figures())["published"]
     ours = published["rows"][0]["ours"]
     assert (ours["off_ms"], ours["ratio"]) == (None, None)
     assert ours["one_way_ms"] > ours["on_ms"]
@@ -58,7 +57,7 @@ def test_without_the_pass_there_is_no_like_baseline() -> None:
 
 def test_differences_of_set_up_are_named() -> None:
     """What is the same is not, and what we cannot tell is said."""
-    lines = build_report([MAIN, OFF], Figures())["published"]["differences"]
+    lines = build_report([MAIN, OFF], figures())["published"]["differences"]
     assert "vllm: published 0.29.0, here 0.32.0" in lines
     assert "instance_type: published p5en.48xlarge, here not told" in lines
     assert not any(line.startswith(("prefill_prefix_caching", "repeats")) for line in lines)
@@ -70,11 +69,14 @@ def test_an_unlike_pass_is_named() -> None:
     """The pass with the feature off must have the main one's load."""
     info, results, samples = OFF
     other = replace(info, bench=info.bench.model_copy(update={"clients": 4}))
-    lines = build_report([MAIN, (other, results, samples)], Figures())["published"]["differences"]
+    lines = build_report([MAIN, (other, results, samples)], figures())["published"]["differences"]
     assert "clients: 1 in the main pass, 4 in the pass with the feature off" in lines
 
 
 def test_figures_of_another_profile_are_left_out() -> None:
     """They would be beside another model's."""
-    assert build_report([MAIN], Figures(profile="glm-5-fp8"))["published"] is None
+    assert (
+        build_report([MAIN], figures().model_copy(update={"profile": "glm-5-fp8"}))["published"]
+        is None
+    )
     assert build_report([MAIN])["published"] is None
