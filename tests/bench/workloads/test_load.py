@@ -153,6 +153,8 @@ def test_edits_are_those_of_the_pass(load: Load) -> None:
     edits = [turn.edit for each in loaded for turn in each.turns]
     assert len([edit for edit in edits if edit]) == 2
     assert load(bench=BenchSpec(edit_share=0.5, seed=4)) == loaded
+    others = [load(bench=BenchSpec(edit_share=0.5, seed=seed)) for seed in range(5, 9)]
+    assert any(other != loaded for other in others)
     assert all(turn.edit is None for turn in loaded[0].turns)
 
 
