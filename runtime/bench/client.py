@@ -205,8 +205,7 @@ async def _read(
         for data in splitter.feed(chunk):
             reply.take(data, arrived_s)
             if leave_after_tokens and len(reply.token_ids) >= leave_after_tokens:
-                response.close()  # the connection too: the router must see that we left
-                raise _Left
+                raise _Left  # a reply left unread closes its connection: the router sees it
     # D's comes last, when D has finished.
     name, _, told = splitter.last_comment.partition(b" ")
     if name == DECODE_RECEIPT_HEADER.encode():

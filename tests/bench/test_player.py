@@ -156,12 +156,12 @@ async def test_warm_up_comes_first_and_is_in_no_result(playing: Play, stub: Stub
         await asyncio.sleep(0.2)
 
     warm = [talk(index, is_warmup=True) for index in (0, 1)]
-    results = await playing([*warm, talk(0)], BenchSpec(again_share=0), on_warm=on_warm)
+    results = await playing([*warm, talk(0)], BenchSpec(again_share=1.0), on_warm=on_warm)
     assert when_warm == [8]
     assert {asked.key for asked in stub.asked[:8]} == {
         f"run-0-w{index}-{arm}" for index in (0, 1) for arm in (A, B)
     }
-    assert counted(results) == {(A, False): 3, (B, False): 3}
+    assert counted(results) == {(A, False): 3, (B, False): 3, (A, True): 3}
     assert 0 <= results[0].started_s < 0.2  # what on_warm takes is no part of the pass
 
 

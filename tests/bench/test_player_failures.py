@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from runtime.bench.folder import PassFolder
+from runtime.bench.player import together
 from runtime.bench.turn import TurnResult
 from runtime.bench.workloads.conversation import Conversation
 from runtime.contract.bench import BenchSpec
@@ -143,6 +144,25 @@ async def test_a_stop_keeps_what_was_measured(rig: Rig, stub: StubRouter, bench:
     assert seen
 
 
+async def test_a_failure_ends_what_runs_beside_it() -> None:
+    """No turn is sent after a pass has ended, and the failure is told as it was."""
+    ended = asyncio.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise EngineDied("gone", got="", allowed="", fix="")
+
+    with pytest.raises(EngineDied):
+        await together([hang(), fail()])
+    assert ended.is_set()
+
+
 async def test_a_stop_in_the_warm_up_leaves_a_pass_without_turns(
     rig: Rig, stub: StubRouter
 ) -> None:
@@ -239,6 +259,7 @@ async def test_a_wrong_key_is_told_before_any_turn(
     stub.api_key = "sk-right"
     with pytest.raises(BadInput) as caught:
         await rig.play([talk(0)], api_key=key)
+    assert caught.value.what == "the router refuses the API key"
     assert "HTTP 401" in caught.value.got
     assert "sk-" not in str(caught.value)
     assert stub.asked == []
