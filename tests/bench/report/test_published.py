@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from runtime.bench.report import build_report
-from runtime.contract.published import Published, PublishedRow
+from runtime.contract.profile import load_profile
+from runtime.contract.published import Published, PublishedRow, load_published
 from tests.bench.simulated import simulated_pass
 
 
@@ -80,3 +81,21 @@ def test_figures_of_another_profile_are_left_out() -> None:
         is None
     )
     assert build_report([MAIN])["published"] is None
+
+
+@pytest.mark.parametrize("profile", ["qwen3-32b", "glm-5-fp8"])
+def test_each_fact_of_the_published_set_up_is_the_same_or_named(profile: str) -> None:
+    """What the profile's own pass has in common is no difference; all else is one."""
+    published = load_published(profile)
+    assert published is not None
+    info, results, samples = MAIN
+    ours = load_profile(profile)
+    main = (replace(info, profile=ours, bench=ours.bench), results, samples)
+    lines = build_report([main], published)["published"]["differences"]
+    same = {
+        *("dtype", "max_model_len", "max_num_seqs", "backends", "decoder_kv_blocks_ttl_s"),
+        *("kv_recompute_threshold_tokens", "prefill_prefix_caching", "conversations", "clients"),
+        *("user_turns", "user_tokens", "common_prefix_tokens", "repeats"),
+    }
+    named = {line.partition(":")[0] for line in lines}
+    assert named == (set(published.setup) - same - {"turn_1"}) | {"turn 1"}
