@@ -49,7 +49,7 @@ def test_it_prints_the_lines_and_what_they_rest_on(report: Path) -> None:
         "\nkv_recompute_threshold_tokens = ",
         "pulling wins from",
         "of returns (40 gaps of this pass)",
-        "40 pulls of 224 to 8",
+        "40 pulls of 288 to 8",
         "Pinned on D:",
         "an estimate from the fit, not a measurement",
     ):
