@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from runtime.cli_edge import exit_with
 from runtime.contract.node import RouterSpec
 from runtime.errors import EXIT_INTERRUPTED, BadInput, TurnbackError
 
@@ -85,8 +86,7 @@ def tune(
             if applied.profile != tuned.seen.profile:
                 typer.echo(_other_profile(applied.profile, tuned.seen.profile), err=True)
     except TurnbackError as error:
-        typer.echo(f"\nerror: {error}", err=True)
-        raise typer.Exit(error.exit_code) from None
+        raise exit_with(error) from None
     except KeyboardInterrupt:
         typer.echo("\ninterrupted; the settings are as they were, or whole", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None

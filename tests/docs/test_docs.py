@@ -41,6 +41,7 @@ REFERENCE = "\n".join(
     for page in (
         *("reference.md", "router.md", "security.md", "deploy.md", "aws-commands.md"),
         *("image.md", "boot.md", "doctor.md", "operations.md", "validate.md"),
+        "tune.md",
     )
 )
 SETTINGS = (ROOT / "docs" / "settings.md").read_text("utf-8")
@@ -68,6 +69,7 @@ def test_every_command_and_option_is_documented() -> None:
     names |= {"serve", "model", "doctor"}
     names |= {"validate", "job"}
     names |= {"logs", "node-metrics"}
+    names |= {"tune"}
     assert set(commands) == names
     for name, command in leaves(commands):
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]

@@ -32,7 +32,7 @@ class Threshold:
             it; `too_few`: not enough turns to fit.
         tokens: the setting, in whole blocks; None: keep what is set.
         crossing: fitted tokens at which both take as long; None outside of what was measured.
-        ci95: its 95 % interval; an end is None where the measured pulls do not bound it.
+        ci95: its 95 % interval.
         local_tokens: tokens in P's own cache at the crossing: the median of the pulls.
         why: the verdict in a sentence.
         fit: None where there were too few turns.
@@ -41,7 +41,7 @@ class Threshold:
     verdict: Verdict
     tokens: int | None
     crossing: float | None
-    ci95: tuple[float | None, float | None] | None
+    ci95: tuple[float, float] | None
     local_tokens: int
     why: str
     fit: Fit | None
@@ -57,11 +57,12 @@ def find_threshold(seen: Observations) -> Threshold:
     crossing = _crossing(fitted, local)
     least, most = fitted.pulled_range
     if crossing is not None and least / _BELOW <= crossing <= most:
-        size = seen.kv.block_size_tokens
-        tokens = max(1, math.ceil(crossing / size)) * size
-        low, high = _interval(fitted, local)
-        why = f"pulling wins from {crossing:.0f} tokens on ({_end(low)}..{_end(high)})"
-        return Threshold("crosses", tokens, crossing, (low, high), local, why, fitted)
+        low, high = _interval(fitted, local, crossing)
+        if high is not None:  # else the longest pulls do not surely win: no line to draw
+            size = seen.kv.block_size_tokens
+            tokens = max(1, math.ceil(crossing / size)) * size
+            why = f"pulling wins from {crossing:.0f} tokens on ({low:.0f}..{high:.0f})"
+            return Threshold("crosses", tokens, crossing, (low, high), local, why, fitted)
     return _outside(seen, fitted, local)
 
 
@@ -121,22 +122,19 @@ def _crossing(fitted: Fit, local: int) -> float | None:
     return float(2 * a / (slope + root) if slope > 0 else (root - slope) / (2 * bend))
 
 
-def _interval(fitted: Fit, local: int) -> tuple[float | None, float | None]:
-    """All tokens at which saved_ms cannot be told from 0 (Fieller), out to the longest pull."""
+def _interval(fitted: Fit, local: int, crossing: float) -> tuple[float, float | None]:
+    """All tokens at which saved_ms cannot be told from 0 (Fieller).
+
+    The upper end is None where that holds out to the longest pull.
+    """
     _, most = fitted.pulled_range
-    tokens = np.unique(np.linspace(0, most, 20_001))
+    tokens = np.linspace(0, most, 20_001)
     saved, half = _with_half(fitted, tokens, local)
-    undecided = tokens[np.abs(saved) <= half]
-    if not len(undecided):
-        return None, None
-    low, high = float(undecided[0]), float(undecided[-1])
-    return low, high if high < most else None
+    undecided = np.append(tokens[np.abs(saved) <= half], crossing)
+    high = float(undecided.max())
+    return float(undecided.min()), high if high < most else None
 
 
 def _with_half(fitted: Fit, tokens: Floats, local: int) -> tuple[Floats, Floats]:
     held = np.full_like(tokens, local)
     return fitted.saved_ms(tokens, held), fitted.half_width_ms(tokens, held)
-
-
-def _end(tokens: float | None) -> str:
-    return "not bounded" if tokens is None else f"{tokens:.0f}"
