@@ -1,7 +1,6 @@
 """`turnback doctor`: of this node, or of every node of a deployment."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from runtime.launch.doctor.check import Facts
     from runtime.launch.machine import Machine
 
-_PROGRAMS = ("/opt/amazon/efa/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
-"""Beside PATH: where EFA's and the system's programs lie."""
 FAILED, UNANSWERED = 1, StartFailed.exit_code
 
 
@@ -111,10 +108,10 @@ def _refuse_of_node(flags: Sequence[str]) -> None:
 
 
 def this_machine() -> "Machine":
-    """The real one, with the folders of EFA's programs."""
+    """The real one."""
     from runtime.launch.machine import Machine
 
-    return Machine(path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_PROGRAMS]))
+    return Machine()
 
 
 def _facts(machine: "Machine", stage: Stage | None, spec: Path | None) -> "Facts":

@@ -39,7 +39,7 @@ class BootReport(Frozen):
     """Of this file."""
     state: Literal["booting", "serving", "draining", "failed"]
     step: str = Field(min_length=1)
-    """Of the boot: kit, spec, image, transport, model, engine."""
+    """Of the boot: kit, spec, image, transport, checks, model, engine."""
     since_unix_s: float
     """When the state or step began."""
     generation: str = ""

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import IO
 
 _LAST_BYTES = 64 * 1024
+_PROGRAMS = ("/opt/amazon/efa/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Beside PATH, which a unit has without them: where EFA's and the system's programs lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,10 @@ class _Tail:
         return self._kept.decode("utf-8", "replace").replace("\r\n", "\n")
 
 
+def _path() -> str:
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), *_PROGRAMS])
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Files under a root and programs on a path.
@@ -76,7 +82,7 @@ class Machine:
     """
 
     root: Path = Path("/")
-    path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
+    path: str = field(default_factory=_path)
     env: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, path: str | Path) -> Path:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from runtime.errors import TurnbackError
 from runtime.launch.boot import steps
 from runtime.launch.boot.address import private_address
 from runtime.launch.boot.engine import Engine, Pace
+from runtime.launch.boot.examine import PATIENCE_S, boot_checks, examine
 from runtime.launch.boot.journal import Journal
 from runtime.launch.command import Command, engine_command
+from runtime.launch.doctor.check import Check
 from runtime.launch.machine import Machine
 
 DEVICE_WAIT_S = 180.0
@@ -54,6 +56,8 @@ class Node:
         command: starts the engine.
         pace: waits of the engine.
         device_wait_s: longest wait for EFA devices.
+        checks: of the doctor, which must not fail.
+        patience_s: how long those are asked again that may yet pass.
     """
 
     machine: Machine
@@ -64,6 +68,8 @@ class Node:
     command: Callable[[NodeSpec], Command] = lambda spec: engine_command(spec, ENGINE_PYTHON)
     pace: Pace = field(default_factory=Pace)
     device_wait_s: float = DEVICE_WAIT_S
+    checks: Sequence[Check] = field(default_factory=boot_checks)
+    patience_s: float = PATIENCE_S
 
 
 async def serve(node: Node, sources: Sources, journal: Journal, own_s: Callable[[], float]) -> None:
@@ -109,6 +115,7 @@ class _Boot:
         journal.enter("image")
         journal.say(steps.check_image(machine, spec.image))
         spec = await self._transport(spec)
+        await self._checks(spec)
         spec = self.node.fit(await self._model(spec))
         journal.enter("engine")
         engine = Engine(
@@ -116,7 +123,8 @@ class _Boot:
         )
         own_s = self.own_s() - self.waited_s
         journal.say(
-            f"boot's own part took {own_s:.1f} s, devices and model {self.waited_s:.1f} s more"
+            f"boot's own part took {own_s:.1f} s, "
+            f"devices, checks and model {self.waited_s:.1f} s more"
         )
         await engine.run()
 
@@ -145,6 +153,20 @@ class _Boot:
         backends = ", ".join(spec.kv.backends)
         self.journal.say(f"{told}; NIXL over {backends}, side channel at {at}")
         return spec.at(at)
+
+    async def _checks(self, spec: NodeSpec) -> None:
+        """Before gigabytes are fetched for a node that must not serve."""
+        self.journal.enter("checks")
+        stop, node = threading.Event(), self.node
+        told = await self._wait(
+            stop,
+            lambda: examine(
+                *(node.machine, spec, node.checks, self.journal.say),
+                patience_s=node.patience_s,
+                sleep=lambda seconds: _sleep(stop, seconds),
+            ),
+        )
+        self.journal.say(str(told))
 
     async def _model(self, spec: NodeSpec) -> NodeSpec:
         """Models of the bucket are synced; a folder elsewhere must be there."""

@@ -81,7 +81,7 @@ class Journal:
         """A step or a state begins.
 
         Args:
-            step: kit, spec, image, transport, model or engine.
+            step: kit, spec, image, transport, checks, model or engine.
             state: of the node.
             told: further fields of the report that change.
         """

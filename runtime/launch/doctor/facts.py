@@ -54,8 +54,14 @@ def gather(
         read_spec: text of the node's parameter; TurnbackError: it cannot be had.
         spec_s: longest wait for it.
     """
+    files = files_of(machine, stage)
+    return files if stage == "image" else replace(files, spec=_spec(read_spec, spec_s))
+
+
+def files_of(machine: Machine, stage: Stage) -> Facts:
+    """What a node's files say, without its spec."""
     name = machine.text(_INSTANCE_NAME) or ""
-    bare = Facts(
+    return Facts(
         machine,
         stage,
         image=_file(machine, IMAGE_FILE, ImageFile),
@@ -64,7 +70,6 @@ def gather(
         instance=INSTANCE_TYPES.get(name),
         instance_name=name,
     )
-    return bare if stage == "image" else replace(bare, spec=_spec(read_spec, spec_s))
 
 
 def _spec(read: Callable[[], str], wait_s: float) -> File[NodeSpec]:

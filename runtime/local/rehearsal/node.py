@@ -19,8 +19,10 @@ from runtime.contract.image import IMAGE_FILE, ImageFile
 from runtime.contract.node import CpuSpec, Frozen, NodeSpec, Port
 from runtime.launch.boot.boot import Node
 from runtime.launch.boot.engine import Pace
+from runtime.launch.boot.examine import boot_checks
 from runtime.launch.boot.steps import KIT_STAMP
 from runtime.launch.command import Command, engine_command
+from runtime.launch.doctor.check import Check
 from runtime.launch.machine import Machine
 from runtime.local.cluster import HOST, mock_command
 from runtime.local.rehearsal.swaps import Here, local_spec
@@ -68,6 +70,12 @@ def make_tree(root: Path, spec: NodeSpec, kit_sha256: str) -> None:
         at.write_text(text, "utf-8")
 
 
+def folder_checks() -> list[Check]:
+    """Those of the doctor's that a folder can pass; others want a GPU node's programs."""
+    asked = ("image-file", "spec", "efa-devices", "verbs-devices", "ports")
+    return [each for each in boot_checks() if each.name in asked]
+
+
 def main(file: Path) -> int:
     """Boot and serve; returns the exit code."""
     local = LocalNode.model_validate_json(file.read_bytes())
@@ -96,6 +104,7 @@ def main(file: Path) -> int:
         fit=fit,
         command=command,
         pace=replace(Pace(), grace_s=_GRACE_S),
+        checks=folder_checks(),
     )
     return run_node(node, aws_sources(local.variables["TURNBACK_DEPLOYMENT"], parameter))
 

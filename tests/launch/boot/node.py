@@ -1,7 +1,9 @@
 """A node to boot: a folder that stands for `/`, a spec, and an engine that is a stand-in."""
 
+import asyncio
 import io
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from runtime.launch.boot.engine import Pace
 from runtime.launch.boot.journal import Journal
 from runtime.launch.command import Command
 from runtime.launch.machine import Machine
-from runtime.local.rehearsal.node import make_tree
+from runtime.local.rehearsal.node import folder_checks, make_tree
 from tests.infra.synth import golden
 
 STAND_IN = Path(__file__).parents[1] / "stand_in.py"
@@ -58,7 +60,7 @@ def node(machine: Machine, *words: str, **changes: Any) -> Node:
         return Command((sys.executable, str(STAND_IN), str(wanted.serving.port), *words))
 
     given = {"kit_sha256": KIT, "address": lambda: "127.0.0.1", "command": command, "pace": QUICK}
-    return Node(machine, PARAMETER, **{**given, **changes})
+    return Node(machine, PARAMETER, **{**given, "checks": folder_checks(), **changes})
 
 
 def sources(text: str, **changes: Any) -> Sources:
@@ -81,3 +83,10 @@ def boot_file(machine: Machine) -> BootReport:
 def status_file(machine: Machine) -> Path:
     """As a rollout reads it."""
     return machine.at(STATUS_FILE)
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Poll."""
+    async with asyncio.timeout(15):
+        while not true():
+            await asyncio.sleep(0.02)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,14 +18,17 @@ from runtime.launch.boot.journal import Journal
 from runtime.launch.boot.steps import KIT_STAMP
 from runtime.launch.machine import Machine
 from runtime.local.checks import free_ports
-from tests.launch.boot.node import QUICK, boot_file, journal, node, sources, spec, status_file, tree
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Poll."""
-    async with asyncio.timeout(15):
-        while not true():
-            await asyncio.sleep(0.02)
+from tests.launch.boot.node import (
+    QUICK,
+    boot_file,
+    journal,
+    node,
+    sources,
+    spec,
+    status_file,
+    tree,
+    until,
+)
 
 
 def is_serving(machine: Machine) -> bool:
@@ -65,7 +67,7 @@ async def test_ready_node_serves_and_says_so(tmp_path: Path) -> None:
     await ended(task)
     assert not status_file(machine).exists()
     steps = [line.split(":")[1].strip() for line in stream.getvalue().splitlines()]
-    assert list(dict.fromkeys(steps)) == ["spec", "image", "transport", "engine"]
+    assert list(dict.fromkeys(steps)) == ["spec", "image", "transport", "checks", "engine"]
 
 
 async def test_status_is_there_before_the_engine_is(tmp_path: Path) -> None:

@@ -23,13 +23,14 @@ from runtime.aws.clients import client
 from runtime.aws.models.stage import stage_model
 from runtime.contract.model import MODELS, model_prefix
 from runtime.contract.node import NodeSpec
+from runtime.launch.boot.steps import KIT_STAMP
 from runtime.launch.machine import Machine
 from runtime.local.checks import free_ports
 from runtime.local.rehearsal import account
 from runtime.local.rehearsal.fleet import OWN_PART_S
-from runtime.local.rehearsal.node import make_tree
 from tests.aws.models.bucket import BUCKET, make_model, same_files
 from tests.launch.boot.node import KIT, PARAMETER, STAND_IN, boot_file, spec, status_file
+from tests.launch.nodes import good_node
 
 TURNBACK = Path(sys.executable).parent / "turnback"
 Finished = subprocess.CompletedProcess[str]
@@ -46,8 +47,9 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         raw = spec(*free_ports(1)).model_dump(mode="json", exclude_none=True)
         self.spec = NodeSpec.model_validate({**raw, "host": "127.0.0.1"})
+        self.node = good_node(folder / "root")
+        self.node.write(str(KIT_STAMP), KIT)
         self.machine = Machine(folder / "root")
-        make_tree(self.machine.root, self.spec, KIT)
         self.source = make_model(folder / "model")
         self.name = self.spec.serving.model.relative_to(MODELS).as_posix()
         self.python = folder / "python"
@@ -77,6 +79,7 @@ class Rig:
         """As node.env gives it."""
         return {
             **os.environ,
+            "PATH": f"{self.node.root / 'bin'}:{os.environ['PATH']}",
             "TURNBACK_DEPLOYMENT": "demo",
             "TURNBACK_PARAMETER": PARAMETER,
             "TURNBACK_WHEEL_SHA256": KIT,
@@ -167,7 +170,9 @@ def test_node_boots_serves_and_ends_in_order(rig: Rig, tmp_path: Path) -> None:
                 told = systemd.recv(4096).decode()
             assert process.wait(20) == 0
             assert process.stderr is not None
-            own = re.search(r"own part took ([\d.]+) s", process.stderr.read())
+            said = process.stderr.read()
+            assert "checks of the doctor, none fails" in said
+            own = re.search(r"own part took ([\d.]+) s", said)
             assert own is not None
             assert float(own[1]) < OWN_PART_S
     for pid in pids.read_text("ascii").split():
@@ -225,6 +230,16 @@ def test_half_a_kit(rig: Rig) -> None:
     """Of another wheel than user data names."""
     done = rig.run({"TURNBACK_WHEEL_SHA256": "cd" * 32})
     assert "turnback-kit" in rig.failed_at("kit", done, 3)
+
+
+def test_node_that_doctor_fails(rig: Rig) -> None:
+    """Nothing is fetched for it. Mended, the next start serves."""
+    rig.node.packages(rdma_core="50.0")
+    assert "got: rdma-core: rdma-core " in rig.failed_at("checks", rig.run(), 2)
+    assert not (rig.machine.at(rig.spec.serving.model) / "config.json").exists()
+    rig.node.packages()
+    with rig.running():
+        assert rig.is_serving()
 
 
 def test_wrong_checksum_and_its_retry(rig: Rig) -> None:
