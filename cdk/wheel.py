@@ -36,6 +36,8 @@ def build_kit_wheel(root: Path, out: Path) -> Path:
             else:
                 copy.mkdir(exist_ok=True)
                 shutil.copy(source, copy / name)
+        # Its third-party packages by hash, for nodes whose image lacks some.
+        shutil.copy(root / "locks" / "node.lock", copy / "runtime" / "node.lock")
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"),

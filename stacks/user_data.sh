@@ -98,13 +98,18 @@ install_kit() {
   install_into "$kit/venv" --no-index --no-deps --force-reinstall "$wheel" ||
     fail "the kit cannot be installed" "pip install into $kit/venv" "room on the disk" \
       "read journalctl --unit turnback-kit"
-  # What the image lacks comes from the private index, where there is one.
+  # What the image lacks comes from the private index, where there is one, by the hashes of the
+  # lock in the wheel.
   if ! install_into "$kit/venv" --no-index "$wheel"; then
     [[ -n $TURNBACK_INDEX_URL ]] ||
       fail "the image lacks packages that this kit wants" "no downloads.index_url" \
         "an image with all of them, or an index" "turnback image build, then image.ami_id"
-    install_into "$kit/venv" --index-url "$TURNBACK_INDEX_URL" "$wheel" ||
-      fail "the image lacks packages that this kit wants" "the index does not give them" \
+    "$kit/venv/bin/python" -m zipfile -e "$wheel" "$work/wheel" ||
+      fail "the kit's wheel cannot be unpacked" "$work/wheel" "room in /tmp" "look at df /tmp"
+    install_into "$kit/venv" --index-url "$TURNBACK_INDEX_URL" --only-binary :all: --no-deps \
+      --require-hashes -r "$work/wheel/runtime/node.lock" ||
+      fail "the image lacks packages that this kit wants" \
+        "the index does not give them, or others than the kit's lock" \
         "an image with all of them" "turnback image build, then image.ami_id"
   fi
   if [[ $TURNBACK_ROLE != router ]]; then

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,8 @@ def test_wheel_is_the_same_for_the_same_sources(tmp_path: Path) -> None:
     second = build_kit_wheel(ROOT, tmp_path / "b")
     assert first.name == second.name
     assert first.read_bytes() == second.read_bytes()
+    with zipfile.ZipFile(first) as wheel:
+        assert wheel.read("runtime/node.lock") == (ROOT / "locks" / "node.lock").read_bytes()
 
 
 def test_wheel_that_cannot_be_built_is_told(tmp_path: Path) -> None:
@@ -131,6 +134,8 @@ def test_wheel_that_cannot_be_built_is_told(tmp_path: Path) -> None:
     for name in ("README.md", "LICENSE"):
         (tmp_path / name).touch()
     (tmp_path / "runtime").mkdir()
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "node.lock").touch()
     (tmp_path / "pyproject.toml").write_text("nonsense")
     with pytest.raises(StartFailed, match="wheel cannot be built"):
         build_kit_wheel(tmp_path, tmp_path / "out")

@@ -82,6 +82,7 @@ def test_quotes_do_not_reach_the_shell() -> None:
 PIP = """#!/bin/bash
 echo "{name} $*" >>"{root}/calls"
 if [[ -e {root}/broken-{name} && $* == *install* ]]; then exit 1; fi
+if [[ -e {root}/lacks-{name} && $* == *--no-index* && $* != *--no-deps* ]]; then exit 1; fi
 """
 
 
@@ -178,6 +179,34 @@ def test_kit_of_a_node(pair: Synth, tmp_path: Path) -> None:
     assert "--no-deps" not in calls[2]
     assert calls[-1] == "systemctl start --no-block turnback-node.service"
     assert machine.stamp.read_text("utf-8") == f"{WHEEL_SHA256}\n"
+
+
+def test_packages_that_the_image_lacks_come_by_hash(changed: Changed, tmp_path: Path) -> None:
+    """From the index alone, and only those of the lock that lies in the checked wheel."""
+    made = changed({"downloads.index_url": "https://index.example/simple"})
+    machine = Instance(_script(made, "decode"), tmp_path)
+    (tmp_path / "lacks-venv").touch()
+    machine.boot()
+    machine.calls()
+    done = machine.kit()
+    assert done.returncode == 0, done.stderr
+    calls = machine.calls()
+    assert [_first(call) for call in calls][:5] == ["aws", "venv", "venv", "venv", "venv"]
+    assert re.fullmatch(r"venv -m zipfile -e \S+\.whl \S+/wheel", calls[3]), calls[3]
+    assert "--index-url https://index.example/simple" in calls[4]
+    assert "--only-binary :all: --no-deps --require-hashes -r " in calls[4]
+    assert calls[4].endswith("/wheel/runtime/node.lock")
+
+
+def test_image_that_lacks_packages_without_an_index(pair: Synth, tmp_path: Path) -> None:
+    """Told; nothing is asked for on the internet."""
+    machine = Instance(_script(pair, "decode"), tmp_path)
+    (tmp_path / "lacks-venv").touch()
+    machine.boot()
+    machine.calls()
+    assert machine.kit().returncode == 3
+    assert "the image lacks packages" in machine.report().what
+    assert not any("--index-url" in call for call in machine.calls())
 
 
 def test_kit_that_is_whole_is_not_installed_again(pair: Synth, tmp_path: Path) -> None:
