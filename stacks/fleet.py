@@ -11,11 +11,12 @@ from constructs import Construct
 
 from runtime.contract.deployment import CapacityBlock, DeploymentSettings, OnDemand
 from runtime.contract.instances import INSTANCE_TYPES
+from runtime.contract.names import resource_name
 from runtime.contract.node import KvTransferSpec, Role
 from stacks.constructs.instance_role import InstanceRole
 from stacks.constructs.kit import Kit, wheel_sha256
 from stacks.constructs.launch_template import LaunchTemplate
-from stacks.constructs.names import instance_tags, resource_name
+from stacks.constructs.names import instance_tags
 from stacks.constructs.network_interfaces import build_network_interfaces
 from stacks.constructs.node_group import NodeGroup
 from stacks.constructs.node_spec import NodeSpecParameter, fleet_specs, node_spec_name

@@ -8,12 +8,13 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from runtime.contract.deployment import DeploymentSettings
+from runtime.contract.names import resource_name
 from runtime.contract.node import KvTransferSpec
 from stacks.constructs.api_keys import ApiKeysSecret
 from stacks.constructs.instance_role import InstanceRole
 from stacks.constructs.kit import Kit
 from stacks.constructs.launch_template import LaunchTemplate
-from stacks.constructs.names import instance_tags, resource_name
+from stacks.constructs.names import instance_tags
 from stacks.constructs.network_interfaces import NetworkInterface
 from stacks.constructs.node_group import NodeGroup
 from stacks.constructs.router_address import RouterAddress

@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.aws.patience import ask
 from runtime.contract.image import ImageKind
+from runtime.contract.names import image_log_group, resource_name
 from runtime.errors import BadInput, StartFailed
 
 _RUNNING = ("PENDING", "CREATING", "BUILDING", "TESTING", "DISTRIBUTING", "INTEGRATING")
@@ -85,7 +86,7 @@ def build_image(
 
 
 def _pipeline(deployment: str, kind: ImageKind, imagebuilder: Any) -> str:
-    name = f"turnback-{deployment}-{kind}"
+    name = resource_name(deployment, kind)
     wanted = [{"name": "name", "values": [name]}]
     pages = _all(imagebuilder, "list_image_pipelines", "imagePipelineList", filters=wanted)
     for pipeline in pages:
@@ -96,7 +97,7 @@ def _pipeline(deployment: str, kind: ImageKind, imagebuilder: Any) -> str:
         f"{deployment} has no pipeline for images of {kind}s",
         got=f"no image pipeline {name} in {region}",
         allowed="a deployment whose image stack is deployed",
-        fix=f"cdk deploy turnback-{deployment}-image -c turnback:only=image "
+        fix=f"cdk deploy {resource_name(deployment, 'image')} -c turnback:only=image "
         f"-c turnback:name={deployment} -c turnback:availability_zone=ZONE (docs/image.md), "
         "or give the region",
     )
@@ -233,9 +234,8 @@ class _Build:
         )
 
     def _log(self) -> str:
-        return self.log_group or f"/aws/imagebuilder/turnback-{self.report.deployment}-" + (
-            self.report.kind
-        )
+        report = self.report
+        return self.log_group or image_log_group(resource_name(report.deployment, report.kind))
 
 
 def _why(state: Mapping[str, Any]) -> str:

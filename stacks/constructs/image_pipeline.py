@@ -18,9 +18,9 @@ from constructs import Construct
 
 from ami.documents import Download, Kind, component_document
 from ami.versions import Versions
+from runtime.contract.names import image_log_group, resource_name
 from stacks.constructs.instance_role import SESSION_ACTIONS
 from stacks.constructs.launch_template import ROOT_DEVICE
-from stacks.constructs.names import resource_name
 from stacks.constructs.reasons import acknowledge
 
 _VERSION = "1.0.0"
@@ -217,7 +217,9 @@ class ImagePipeline(Construct):
                 imagebuilder.CfnDistributionConfiguration.DistributionProperty(
                     region=Stack.of(self).region,
                     ami_distribution_configuration={
-                        "Name": f"{self._name} {{{{ imagebuilder:buildDate }}}}",
+                        # The date is of seconds: two builds may share it, but no build's number.
+                        "Name": f"{self._name} {{{{ imagebuilder:buildDate }}}} "
+                        "{{ imagebuilder:buildVersion }}",
                         "AmiTags": self._mark,
                     },
                     ssm_parameter_configurations=[
@@ -238,7 +240,7 @@ class ImagePipeline(Construct):
     ) -> None:
         log = logs.LogGroup(
             *(self, "Log"),
-            log_group_name=f"/aws/imagebuilder/{self._name}",
+            log_group_name=image_log_group(self._name),
             retention=logs.RetentionDays.THREE_MONTHS,
             removal_policy=RemovalPolicy.DESTROY,
         )

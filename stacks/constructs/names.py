@@ -1,11 +1,7 @@
 """Names and tags that carry the deployment's name."""
 
 from runtime.contract.deployment import DeploymentSettings
-
-
-def resource_name(deployment: str, part: str) -> str:
-    """Physical name of what must have one."""
-    return f"turnback-{deployment}-{part}"
+from runtime.contract.names import resource_name
 
 
 def instance_tags(settings: DeploymentSettings, role: str) -> dict[str, str]:

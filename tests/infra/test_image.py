@@ -177,6 +177,10 @@ def test_pipeline_tests_tags_and_tells(kind: Kind, tmp_path: Path) -> None:
     lifecycle = only(template, "ImageBuilder::LifecyclePolicy", kind)
     assert pipeline["ImageTags"] == lifecycle["ResourceSelection"]["TagMap"]
     distribution = only(template, "ImageBuilder::DistributionConfiguration", kind)
+    # AMI names are unique in an account; builds of one second have numbers of their own.
+    name = distribution["Distributions"][0]["AmiDistributionConfiguration"]["Name"]
+    variables = ("{{ imagebuilder:buildDate }}", "{{ imagebuilder:buildVersion }}")
+    assert name == f"turnback-demo-{kind} {' '.join(variables)}"
     (parameter,) = distribution["Distributions"][0]["SsmParameterConfigurations"]
     # AWSServiceRoleForImageBuilder may write below /imagebuilder/ alone.
     assert parameter["ParameterName"] == f"/imagebuilder/turnback/demo/{kind}/ami-id"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from runtime.aws.clients import client
 from runtime.aws.rollout.fleet import NodeRole
 from runtime.contract.explain import explain
+from runtime.contract.names import resource_name
 from runtime.contract.node import NodeSpec
 from runtime.errors import StartFailed
 
@@ -45,7 +46,7 @@ def read_stacks(deployment: str) -> list[Stack]:
     cloudformation = client("cloudformation")
     stacks = []
     for part in STACKS:
-        name = f"turnback-{deployment}-{part}"
+        name = resource_name(deployment, part)
         (told,) = cloudformation.describe_stacks(StackName=name)["Stacks"]
         if told["StackStatus"] not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
             raise StartFailed(
@@ -92,7 +93,7 @@ def node_spec(name: str) -> NodeSpec:
 def launch_template(deployment: str, role: str) -> dict[str, Any]:
     """Data of a role's launch template, newest version."""
     reply = client("ec2").describe_launch_template_versions(
-        LaunchTemplateName=f"turnback-{deployment}-{role}", Versions=["$Latest"]
+        LaunchTemplateName=resource_name(deployment, role), Versions=["$Latest"]
     )
     data: dict[str, Any] = reply["LaunchTemplateVersions"][0]["LaunchTemplateData"]
     return data
@@ -129,7 +130,7 @@ def identities(deployment: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for role in ROLES:
         (template,) = client("ec2").describe_launch_templates(
-            LaunchTemplateNames=[f"turnback-{deployment}-{role}"]
+            LaunchTemplateNames=[resource_name(deployment, role)]
         )["LaunchTemplates"]
         group = _group(deployment, role)
         found[role] = {
@@ -142,7 +143,7 @@ def identities(deployment: str) -> dict[str, Any]:
 
 def _group(deployment: str, role: str) -> dict[str, Any]:
     (group,) = client("autoscaling").describe_auto_scaling_groups(
-        AutoScalingGroupNames=[f"turnback-{deployment}-{role}"]
+        AutoScalingGroupNames=[resource_name(deployment, role)]
     )["AutoScalingGroups"]
     found: dict[str, Any] = group
     return found

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runtime.contract.names import resource_name
 from runtime.errors import StartFailed
 from runtime.local.rehearsal import census, checks, deployed
 from runtime.local.rehearsal.deployed import Stack
@@ -45,7 +46,7 @@ def _named(stacks: Sequence[Stack], by_stack: Mapping[str, Mapping[str, str]]) -
 
 def _checked_node(deployment: str, role: str, stacks: Sequence[Stack]) -> dict[str, Any]:
     """What an instance of a role would boot from; returns its parameter's content."""
-    name = f"turnback-{deployment}-{role}"
+    name = resource_name(deployment, role)
     template = deployed.launch_template(deployment, role)
     checks.check_launch_template(name, _wanted_template(stacks, name), template)
     variables = deployed.boot_variables(template)
