@@ -1,7 +1,7 @@
 """Commands on a deployment's machines, by SSM Run Command: no SSH, no open port."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ _DELIVERY_S = 60
 """In which an agent must have taken a command over."""
 _POLL_S = 2.0
 _ENDED = ("Success", "Failed", "TimedOut", "Cancelled")
+_GONE = "it takes no commands any more: it has stopped, or its SSM agent has"
 _DOCUMENT = "AWS-RunShellScript"
 _INFORMATION = "InstanceInformationList"
 
@@ -67,7 +68,9 @@ class RunCommand:
     def run(
         self, instances: Sequence[str], command: str, *, timeout_s: int, comment: str
     ) -> dict[str, Outcome]:
-        """Run a command and wait until it has ended everywhere. It is sent once.
+        """Run a command and wait until it has ended everywhere. Each machine gets it once.
+
+        A machine that has stopped since it was listed is told so, and the others get it.
 
         Args:
             instances: ids; their agents must be online.
@@ -79,19 +82,40 @@ class RunCommand:
             BotoCoreError, ClientError: AWS refuses, or does not answer.
         """
         outcomes: dict[str, Outcome] = {}
+        asked = {
+            "DocumentName": _DOCUMENT,
+            "TimeoutSeconds": _DELIVERY_S,
+            "Comment": comment[:100],
+            "Parameters": {"commands": [command], "executionTimeout": [str(timeout_s)]},
+        }
         for some in _parts(instances):
-            sent = self.ssm.send_command(
-                InstanceIds=some,
-                DocumentName=_DOCUMENT,
-                TimeoutSeconds=_DELIVERY_S,
-                Comment=comment[:100],
-                Parameters={"commands": [command], "executionTimeout": [str(timeout_s)]},
-            )
-            command_id = sent["Command"]["CommandId"]
+            sent = self._send(some, asked)
             until_s = self.clock() + _DELIVERY_S + timeout_s
             for instance in some:
-                outcomes[instance] = self._follow(command_id, instance, until_s)
+                command_id = sent.get(instance)
+                outcomes[instance] = (
+                    Outcome(is_done=False, problem=_GONE)
+                    if command_id is None
+                    else self._follow(command_id, instance, until_s)
+                )
         return outcomes
+
+    def _send(self, instances: list[str], asked: Mapping[str, Any]) -> dict[str, str]:
+        """Ids of commands by machine; one that takes none is left out.
+
+        Source: SendCommand refuses the whole list with InvalidInstanceId where one of it does
+        not run, or has no agent; it does not say which.
+        """
+        try:
+            sent = self.ssm.send_command(InstanceIds=instances, **asked)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "InvalidInstanceId":
+                raise
+            if len(instances) == 1:
+                return {}
+            alone = [self._send([each], asked) for each in instances]
+            return {name: command for each in alone for name, command in each.items()}
+        return dict.fromkeys(instances, str(sent["Command"]["CommandId"]))
 
     def _follow(self, command_id: str, instance: str, until_s: float) -> Outcome:
         while True:

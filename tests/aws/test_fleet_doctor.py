@@ -8,7 +8,7 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import ConnectTimeoutError
+from botocore.exceptions import ClientError, ConnectTimeoutError
 from typer.testing import CliRunner, Result
 
 from runtime.aws.clients import client
@@ -274,6 +274,23 @@ def test_offline_agent_is_told(fleet: Fleet) -> None:
     assert problems == ["", "its SSM agent is offline"]
     assert list(fleet.account.outputs["d"]) == [fleet.account.id_of("prefill-0")]
     assert fleet.run().exit_code == 3
+
+
+def test_node_that_stops_meanwhile_is_told(fleet: Fleet) -> None:
+    """Between listing and command: it is reported, and the others answer."""
+    gone = fleet.account.id_of("decode-0")
+
+    def send(asked: dict[str, Any]) -> Any:
+        if gone in asked["InstanceIds"]:
+            error = {"Code": "InvalidInstanceId", "Message": "not in a valid state"}
+            raise ClientError({"Error": error}, "SendCommand")
+        return fleet.send(asked)
+
+    fleet.account.overrides["SendCommand"] = send
+    found = fleet.ask()
+    assert found["prefill-0"].report == report()
+    assert found["decode-0"].report is None
+    assert "it has stopped" in found["decode-0"].problem
 
 
 def test_fleet_without_nodes_is_bad_input(account: None) -> None:

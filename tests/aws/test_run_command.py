@@ -130,3 +130,12 @@ def test_agents_that_are_online() -> None:
     with answering("ssm", Answer("describe_instance_information", reply, asked)) as ssm:
         assert RunCommand(ssm).online(NODES) == {NODES[1]}
         assert RunCommand(ssm).online([]) == set()
+
+
+def test_machine_that_has_stopped_is_told_and_the_others_run() -> None:
+    """AWS refuses the whole list and does not say whose fault it is."""
+    refused = Answer("send_command", {}, error="InvalidInstanceId")
+    outcomes = run(refused, refused, sent(NODES[1:]), look(NODES[1], "Success"))
+    assert outcomes[NODES[1]].is_done
+    assert not outcomes[NODES[0]].is_done
+    assert "it has stopped" in outcomes[NODES[0]].problem
