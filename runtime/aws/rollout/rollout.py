@@ -1,6 +1,7 @@
 """The rollout itself: one node at a time, over any fleet."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from runtime.aws.rollout import failures
 from runtime.aws.rollout.fleet import Fleet, Growth, RunningNode
@@ -53,9 +54,8 @@ def roll_out(fleet: Fleet, tell: Tell, pace: Pace, growth: Growth | None = None)
 
 def _take(step: Step, mover: Mover, growth: Growth | None, report: RolloutReport) -> None:
     if isinstance(step, Replace):
-        if growth is None:
-            raise failures.no_growth(step.nodes)
-        replace(step, mover, growth, report)
+        # Without growth `check_room` has refused.
+        replace(step, mover, cast(Growth, growth), report)
         return
     mover.move(step)
     report.restarted.append(step.node.name)
