@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from ami.versions import read_versions
+
+VLLM = read_versions()["engine"]["vllm"]
+
 
 @dataclass
 class EngineDouble:
     """Answers /metrics and /version of an engine."""
 
     url: str = ""
-    version: str = "0.33.0"
+    version: str = VLLM
     samples: dict[str, float] = field(default_factory=dict)
     asked: int = 0
 

@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ami.versions import read_versions
 from runtime.contract.node import NodeSpec
 from runtime.contract.status import ENGINE_PYTHON, BootReport, NodeStatus
 from runtime.launch.command import engine_command
 from runtime.launch.machine import Machine
 
+PINS = read_versions()
+"""A good node has what images are made of."""
+EFA, VLLM, NIXL = PINS["efa"], PINS["engine"]["vllm"], PINS["nixl"]["version"]
 ENGINE_PID = 4100
 WORKER_PID = 4200
 _PCI = "sys/devices/pci0000:00"
@@ -127,7 +131,7 @@ class FakeNode:
             self.write(f"{folder}/tx_bytes", f"{tx_bytes // some if at < some else 0}\n")
             self.write(f"{folder}/rx_bytes", f"{rx_bytes // some if at < some else 0}\n")
 
-    def fi_info(self, *, broken: str = "", version: str = "2.7.0amzn2.0") -> None:
+    def fi_info(self, *, broken: str = "", version: str = EFA["libfabric"]) -> None:
         """libfabric's program; `broken` replaces the answer about efa."""
         blocks = [
             f"provider: efa\n    fabric: {fabric}\n    domain: {name}-rdm\n    version: 207.0\n"
@@ -167,7 +171,11 @@ class FakeNode:
         )
 
     def modules(
-        self, *, efa: str = "3.3.1", nvidia: str = "595.91.07", licence: str = "Dual MIT/GPL"
+        self,
+        *,
+        efa: str = EFA["kernel_module"],
+        nvidia: str = "595.91.07",
+        licence: str = "Dual MIT/GPL",
     ) -> None:
         """What is installed for the kernel."""
         self.says(
@@ -180,14 +188,14 @@ class FakeNode:
         )
 
     def engine_environment(
-        self, *, engine: str = "0.33.0", backend: str = '{"made": true, "memory": ["VRAM"]}'
+        self, *, engine: str = VLLM, backend: str = '{"made": true, "memory": ["VRAM"]}'
     ) -> None:
         """The engine's interpreter: it answers the doctor's scripts."""
         self.program(
             "python",
             'case "$2" in\n'
             f"*create_backend*) echo 'nixl: a line of its log'; echo 'turnback {backend}';;\n"
-            f'*importlib*) echo \'turnback {{"engine": "{engine}", "nixl": "1.5.2"}}\';;\n'
+            f'*importlib*) echo \'turnback {{"engine": "{engine}", "nixl": "{NIXL}"}}\';;\n'
             "*) exit 64;;\nesac",
             str(ENGINE_PYTHON.parent.relative_to("/")),
         )
@@ -242,13 +250,15 @@ class FakeNode:
         """df's answer."""
         self.says("df", {"*--output=avail*": f"Avail\n{free_bytes}"})
 
-    def packages(self, *, installer: str = "1.51.0", rdma_core: str = "65.0") -> None:
+    def packages(
+        self, *, installer: str = EFA["installer"], rdma_core: str = EFA["rdma_core"]
+    ) -> None:
         """What the EFA installer leaves of itself."""
-        words = f"efa_3.3.1-1.amzn1_amd64 rdma-core_{rdma_core}-1_amd64"
+        words = f"efa_{EFA['kernel_module']}-1.amzn1_amd64 rdma-core_{rdma_core}-1_amd64"
         self.write(
             "opt/amazon/efa_installed_packages",
             f"# EFA installer version: {installer}\n# Debug packages installed: no\n"
-            f"# Packages installed:\n{words} libfabric1-aws_2.7.0amzn2.0_amd64\n",
+            f"# Packages installed:\n{words} libfabric1-aws_{EFA['libfabric']}_amd64\n",
         )
 
     def image(self, **changes: object) -> None:
@@ -257,11 +267,11 @@ class FakeNode:
             "kind": "node",
             "built_at": "2026-11-29T10:00:00Z",
             "python": "3.12.3",
-            "engine": "0.33.0",
-            "nixl": "1.5.2",
-            "efa_installer": "1.51.0",
-            "libfabric": "2.7.0amzn2.0",
-            "rdma_core": "65.0",
+            "engine": VLLM,
+            "nixl": NIXL,
+            "efa_installer": EFA["installer"],
+            "libfabric": EFA["libfabric"],
+            "rdma_core": EFA["rdma_core"],
             "driver": "595.91.07",
         }
         self.write("etc/turnback/image.json", json.dumps(told | changes))

@@ -11,7 +11,7 @@ from runtime.contract.doctor import Stage, Status
 from runtime.launch.command import engine_command
 from runtime.launch.doctor.check import Facts
 from tests.launch.engine_double import EngineDouble, closed_port
-from tests.launch.fake_node import FakeNode
+from tests.launch.fake_node import EFA, VLLM, FakeNode
 
 _GIB = 2**30
 
@@ -123,7 +123,8 @@ FAULTS: tuple[Fault, ...] = (
           lambda node, _: node.boot(starts=4, since_unix_s=time.time() - 60)),
     Fault("no efa module for the kernel", "efa-driver", "fail", "Module efa not found",
           _old_efa_kernel, "image"),
-    Fault("older efa module loaded", "efa-driver", "fail", "efa 2.13.0 is loaded, 3.3.1",
+    Fault("older efa module loaded", "efa-driver", "fail",
+          f"efa 2.13.0 is loaded, {EFA['kernel_module']}",
           lambda node, _: node.write("sys/module/efa/version", "2.13.0\n")),
     Fault("15 devices", "efa-devices", "fail", "no device from PCI 0000:53:00.0 (driver none)",
           lambda node, _: node.drop_efa(83, is_attached=True), "boot"),
@@ -138,7 +139,8 @@ FAULTS: tuple[Fault, ...] = (
           _device_without_provider),
     Fault("libfabric too old", "libfabric", "fail", "libfabric 1.17.1; NIXL wants 1.21",
           lambda node, _: node.fi_info(version="1.17.1")),
-    Fault("libfabric updated", "libfabric", "fail", "the image was built with 2.7.0",
+    Fault("libfabric updated", "libfabric", "fail",
+          f"the image was built with {EFA['libfabric']}",
           lambda node, _: node.fi_info(version="2.8.0amzn1.0"), "image"),
     Fault("no hwloc", "loader", "fail", "not on the loader's path: libhwloc.so.15",
           lambda node, _: node.loader(without="libhwloc.so.15"), "image"),
@@ -197,9 +199,9 @@ FAULTS: tuple[Fault, ...] = (
           lambda node, _: node.listen(22, 5600)),
     Fault("side channel on localhost", "ports", "fail", "only this node can reach",
           lambda node, _: node.listen(8000, 5600, address="0100007F")),
-    Fault("vLLM updated", "vllm", "fail", "the image was built with 0.33.0",
+    Fault("vLLM updated", "vllm", "fail", f"the image was built with {VLLM}",
           lambda node, _: node.engine_environment(engine="0.34.0"), "image"),
-    Fault("older vLLM still runs", "vllm", "fail", "vLLM 0.32.0 runs, 0.33.0 is installed",
+    Fault("older vLLM still runs", "vllm", "fail", f"vLLM 0.32.0 runs, {VLLM} is installed",
           lambda _, engine: setattr(engine, "version", "0.32.0")),
     Fault("no engine runs", "generation", "fail", "ff00 runs, ab12 is deployed",
           lambda node, _: node.status(generation="ff00")),

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.launch.fake_node import PLUGIN, SITE, VERBS_FOLDER, FakeNode, Kind
+from tests.launch.fake_node import EFA, PLUGIN, SITE, VERBS_FOLDER, FakeNode, Kind
 
 P5EN = Kind("p5en.48xlarge", "NVIDIA H200", "0xefa2", range(79, 95))
 P6_B300 = Kind("p6-b300.48xlarge", "NVIDIA B300", "0xefa3", range(100, 116), cards=17)
@@ -19,7 +19,7 @@ def good_node(root: Path, kind: Kind = P5EN, *, url: str = "", role: str = "deco
         node.add_ena(kind.busses[0] - 1 + card)
     node.spec_text = _spec_text(role, len(node.devices))
     node.write("sys/devices/virtual/dmi/id/product_name", f"{kind.instance}\n")
-    node.write("sys/module/efa/version", "3.3.1\n")
+    node.write("sys/module/efa/version", f"{EFA['kernel_module']}\n")
     node.write("sys/module/nvidia/version", "595.91.07\n")
     node.write("proc/sys/kernel/osrelease", "6.8.0-1021-aws\n")
     node.write("proc/modules", "efa_nv_peermem 16384 0 - Live 0x0\nefa 139264 16 - Live 0x0\n")

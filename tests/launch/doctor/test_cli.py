@@ -17,7 +17,7 @@ from runtime.errors import BadInput
 from runtime.launch.doctor.checks import checks_of
 from runtime.launch.machine import Machine
 from tests.launch.engine_double import EngineDouble, closed_port, engine_double
-from tests.launch.fake_node import FakeNode
+from tests.launch.fake_node import EFA, NIXL, VLLM, FakeNode
 from tests.launch.nodes import good_node, serve
 
 
@@ -68,12 +68,12 @@ def test_started_node_is_asked_live(node: FakeNode, engine: EngineDouble) -> Non
     assert told.facts.model_dump() == {
         "instance_type": "p5en.48xlarge",
         "efa_devices": 16,
-        "efa_installer": "1.51.0",
-        "libfabric": "2.7.0amzn2.0",
-        "rdma_core": "65.0-1",
+        "efa_installer": EFA["installer"],
+        "libfabric": EFA["libfabric"],
+        "rdma_core": f"{EFA['rdma_core']}-1",
         "driver": "595.91.07",
-        "engine": "0.33.0",
-        "nixl": "1.5.2",
+        "engine": VLLM,
+        "nixl": NIXL,
         "generation": "ab12",
     }
     other = json.loads(run("--json", "--stage", "image").stdout)
