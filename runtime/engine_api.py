@@ -8,8 +8,9 @@ Source: vLLM 0.32 and 0.33, v1/nixl/pull_scheduler.py, `request_finished`.
 import re
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from operator import countOf
 from typing import Any, TypeGuard
 
@@ -284,6 +285,18 @@ _CACHE_CONFIG = "vllm:cache_config_info{"
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", re.ASCII)
 
 
+def samples(text: str) -> Iterator[tuple[str, float]]:
+    """Name and value of each sample of a Prometheus text page that is a finite number."""
+    for line in text.splitlines():
+        if match := _SAMPLE.match(line):
+            try:
+                value = float(match[2])
+            except ValueError:
+                continue
+            if isfinite(value):
+                yield match[1], value
+
+
 def parse_metrics(text: str, names: Iterable[str]) -> dict[str, float]:
     """Sum the named samples of a Prometheus text page over their labels.
 
@@ -296,9 +309,9 @@ def parse_metrics(text: str, names: Iterable[str]) -> dict[str, float]:
         shows most NIXL series only after the first transfer.
     """
     totals = dict.fromkeys(names, 0.0)
-    for line in text.splitlines():
-        if (match := _SAMPLE.match(line)) and match[1] in totals:
-            totals[match[1]] += float(match[2])
+    for name, value in samples(text):
+        if name in totals:
+            totals[name] += value
     return totals
 
 

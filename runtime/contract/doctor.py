@@ -62,15 +62,15 @@ class TrafficReading(Frozen):
 class NodeFacts(Frozen):
     """What nodes that exchange KV must have in common; empty: not known."""
 
-    instance_type: str = ""
+    instance_type: Line = ""
     efa_devices: int = Field(default=0, ge=0)
-    efa_installer: str = ""
-    libfabric: str = ""
-    rdma_core: str = ""
-    driver: str = ""
-    engine: str = ""
-    nixl: str = ""
-    generation: str = ""
+    efa_installer: Line = ""
+    libfabric: Line = ""
+    rdma_core: Line = ""
+    driver: Line = ""
+    engine: Line = ""
+    nixl: Line = ""
+    generation: Line = ""
 
 
 class DoctorReport(Frozen):
@@ -79,7 +79,7 @@ class DoctorReport(Frozen):
     format: Literal[1] = 1
     """Of this answer."""
     stage: Stage
-    role: str = ""
+    role: Line = ""
     """prefill, decode or router; empty: not known."""
     took_s: float = Field(ge=0)
     findings: tuple[DoctorFinding, ...] = Field(min_length=1)

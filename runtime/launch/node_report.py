@@ -5,7 +5,6 @@ that nobody needs a way to their ports.
 """
 
 import http.client
-import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from runtime.contract.status import (
     NodeReport,
     NodeStatus,
 )
+from runtime.engine_api import samples
 from runtime.errors import StartFailed, TurnbackError
 
 _TIMEOUT_S = 5.0
@@ -105,9 +105,8 @@ def get_text(url: str, path: str, timeout_s: float = _TIMEOUT_S) -> str | None:
 
 def _sum(page: str, name: str) -> float | None:
     """Sum of a metric over its labels; None: it is not there."""
-    pattern = rf"^{re.escape(name)}(?:\{{.*\}})? ([0-9.eE+-]+)$"
-    values = re.findall(pattern, page, re.MULTILINE)
-    return sum(map(float, values)) if values else None
+    values = [value for each, value in samples(page) if each == name]
+    return sum(values) if values else None
 
 
 def _nameless(path: Path) -> StartFailed:

@@ -136,6 +136,22 @@ async def test_engine_without_the_metrics_is_no_idle_engine(tmp_path: Path) -> N
             await asyncio.to_thread(node_report, path)
 
 
+@pytest.mark.parametrize("value", ["1e+e", "NaN", "+Inf", "-", "1.2.3"])
+async def test_metric_that_is_no_number_is_none(value: str, tmp_path: Path) -> None:
+    """Told as missing, not as a traceback."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        page = f"vllm:num_requests_running {value}\nvllm:num_requests_waiting 0\n"
+        return web.Response(text=page)
+
+    app = web.Application()
+    app.router.add_get("/{any:.*}", answer)
+    async with listening(app) as port:
+        path = write(tmp_path, url=f"http://127.0.0.1:{port}")
+        with pytest.raises(StartFailed, match="does not tell what it does"):
+            await asyncio.to_thread(node_report, path)
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"role": "decode"}', '{"format": 2}'])
 def test_broken_status_is_told(text: str, tmp_path: Path) -> None:
     """A file of another form, or half of one."""

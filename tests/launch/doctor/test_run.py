@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from runtime.contract.doctor import MOST_CHARACTERS, DoctorFinding, DoctorReport, Stage
+from runtime.contract.doctor import MOST_CHARACTERS, DoctorFinding, DoctorReport, NodeFacts, Stage
 from runtime.errors import BadInput
 from runtime.launch.doctor.check import Check, Facts, File, Finding, Look, Window, failed, passed
 from runtime.launch.doctor.checks import CHECKS
@@ -209,7 +209,9 @@ def test_longest_answer_fits_into_what_ssm_gives_back() -> None:
             DoctorFinding(check=each.name, status="fail", evidence=text, fix="f" * 120)
             for each in CHECKS
         ),
+        facts=NodeFacts(**{name: text for name in NodeFacts.model_fields if name != "efa_devices"}),
     )
+    assert len(longest.facts.driver) <= MOST_CHARACTERS
     assert len(longest.findings[0].evidence) <= MOST_CHARACTERS
     assert longest.findings[0].evidence.endswith("tells")
     assert len(longest.model_dump_json()) < SSM_CHARACTERS
