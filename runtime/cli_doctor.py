@@ -14,6 +14,8 @@ from rich.table import Table
 
 from runtime.cli_aws import COLOURS, JsonOption, edge
 from runtime.contract.doctor import DoctorFinding, DoctorReport, Stage
+from runtime.contract.image import IMAGE_FILE
+from runtime.contract.status import NODE_ENVIRONMENT
 from runtime.errors import BadInput, StartFailed
 
 if TYPE_CHECKING:
@@ -120,7 +122,7 @@ def _facts(machine: "Machine", stage: Stage | None, spec: Path | None) -> "Facts
     if spec is None and not is_node(machine):
         raise BadInput(
             "this machine is no node",
-            got="neither /etc/turnback/image.json nor /etc/turnback/node.env",
+            got=f"neither {IMAGE_FILE} nor {NODE_ENVIRONMENT}",
             allowed="a node of a deployment, or an image of this kit",
             fix="name the deployment: turnback doctor NAME",
         )
@@ -133,7 +135,7 @@ def _facts(machine: "Machine", stage: Stage | None, spec: Path | None) -> "Facts
         if not parameter:
             raise BadInput(
                 "the node's parameter is not known",
-                got="no TURNBACK_PARAMETER in /etc/turnback/node.env",
+                got=f"no TURNBACK_PARAMETER in {NODE_ENVIRONMENT}",
                 allowed="what user data writes there",
                 fix="see /var/log/cloud-init-output.log",
             )

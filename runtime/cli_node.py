@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.contract.model import MODELS, model_bucket_parameter
+from runtime.contract.model import MODEL_NAME, MODELS, model_bucket_parameter
 from runtime.contract.status import ENGINE_PYTHON
 from runtime.errors import EXIT_INTERRUPTED, BadInput, TurnbackError
 from runtime.launch.boot.address import instance_id
@@ -22,9 +21,6 @@ from runtime.launch.boot.boot import serve as serve_node
 from runtime.launch.boot.journal import Journal, notify
 from runtime.launch.command import engine_command
 from runtime.launch.machine import Machine
-
-_MODEL = re.compile(r"\w[\w.-]*(/\w[\w.-]*){2}")
-"""As `model.id` and `model.revision` of the settings: nodes ask for no other."""
 
 _LATE_S = 5.0
 """From a signal until a boot without an engine ends, though AWS has not answered: tries of S3
@@ -69,29 +65,29 @@ def serve(
 
 
 def aws_sources(deployment: str, parameter: str) -> Sources:
-    """What a node reads from AWS, with the environment's region and credentials."""
+    """What a node reads from AWS, with the region of its node.env and its role's credentials."""
 
     def spec_text() -> str:
-        from runtime.aws.clients import client
+        from runtime.aws.clients import node_client
         from runtime.aws.parameter import parameter_text
 
-        return parameter_text(client("ssm"), parameter)
+        return parameter_text(node_client("ssm"), parameter)
 
     def sync(name: str, folder: Path, say: Say, stop: threading.Event) -> None:
-        from runtime.aws.clients import client, transfer_client
+        from runtime.aws.clients import TRANSFERS, node_client
         from runtime.aws.models.sync import sync_model
         from runtime.aws.parameter import parameter_text
 
         def bucket() -> str:
-            return parameter_text(client("ssm"), model_bucket_parameter(deployment))
+            return parameter_text(node_client("ssm"), model_bucket_parameter(deployment))
 
-        sync_model(transfer_client(), bucket, name, folder, say, stop)
+        sync_model(node_client("s3", TRANSFERS), bucket, name, folder, say, stop)
 
     def tag() -> None:
-        from runtime.aws.clients import client
+        from runtime.aws.clients import node_client
         from runtime.aws.draining import tag_draining
 
-        tag_draining(client("ec2"), instance_id())
+        tag_draining(node_client("ec2"), instance_id())
 
     return Sources(spec_text, sync, tag)
 
@@ -207,7 +203,7 @@ def stage_deployed(
     from runtime.aws.models.stage import stage_model
     from runtime.aws.parameter import parameter_text
 
-    if model and not _MODEL.fullmatch(model):
+    if model and not MODEL_NAME.fullmatch(model):
         raise BadInput(
             "this is no name of a model",
             got=model,
@@ -221,14 +217,15 @@ def stage_deployed(
 
 
 def _deployed_model(text: str) -> str:
-    from runtime.launch.boot.steps import read_spec
+    from runtime.launch.boot.steps import bucket_model, read_spec
 
-    path = read_spec(text, "the decode nodes' parameter").serving.model
-    if not path.is_relative_to(MODELS):
+    spec = read_spec(text, "the decode nodes' parameter")
+    name = bucket_model(spec)
+    if name is None:
         raise BadInput(
             "the deployment's nodes take no model from the bucket",
-            got=str(path),
+            got=str(spec.serving.model),
             allowed=f"a folder below {MODELS}",
             fix="give --model",
         )
-    return path.relative_to(MODELS).as_posix()
+    return name

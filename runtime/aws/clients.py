@@ -6,11 +6,15 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from runtime.contract.status import NODE_ENVIRONMENT
+from runtime.errors import BadInput
 
 _TIMEOUTS = Config(connect_timeout=3, read_timeout=5, retries={"max_attempts": 2})
 _ONCE = _TIMEOUTS.merge(Config(retries={"total_max_attempts": 1}))
 """For calls that are not harmless to repeat: `runtime.aws.patience` repeats those that are."""
-_TRANSFERS = Config(
+TRANSFERS = Config(
     connect_timeout=5,
     read_timeout=30,
     retries={"mode": "standard", "max_attempts": 4},
@@ -42,7 +46,24 @@ def client(service: str, region: str = "", config: Config = _TIMEOUTS) -> Any:
 
 def transfer_client(region: str = "") -> Any:
     """S3 for models, which may be used by many threads."""
-    return client("s3", region, _TRANSFERS)
+    return client("s3", region, TRANSFERS)
+
+
+def node_client(service: str, config: Config = _TIMEOUTS) -> Any:
+    """A client of a node, whose settings user data has written.
+
+    Raises:
+        BadInput: they cannot be used: trying again changes nothing.
+    """
+    try:
+        return client(service, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise BadInput(
+            "the node's settings for AWS cannot be used",
+            got=str(error),
+            allowed=f"AWS_REGION, and proxies if any, in {NODE_ENVIRONMENT}",
+            fix="mend the file, or deploy again and start new nodes; then restart the unit",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

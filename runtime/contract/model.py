@@ -1,5 +1,6 @@
 """A model's files: where they lie in a deployment's bucket and on its nodes."""
 
+import re
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, Self
@@ -10,6 +11,8 @@ from runtime.contract.node import Frozen
 
 MODELS = Path("/opt/turnback/models")
 """Folder of models on a node: MODELS / id / revision."""
+MODEL_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*){2}")
+"""id/revision, as of the settings `model.id` and `model.revision`: nodes ask for no other."""
 MANIFEST = "manifest.json"
 """Written last: what has none is not staged."""
 PART = ".part"

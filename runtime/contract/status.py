@@ -77,6 +77,9 @@ def arguments_generation(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+NODE_ENVIRONMENT = Path("/etc/turnback/node.env")
+"""Variables that user data leaves on every machine of a deployment."""
+
 KIT_PYTHON = "/opt/turnback/venv/bin/python"
 """On every machine of a deployment: an interpreter with this kit."""
 

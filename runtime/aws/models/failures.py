@@ -7,6 +7,7 @@ from boto3.exceptions import Boto3Error
 from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.exceptions import RetriesExceededError, S3ValidationError
 
+from runtime.contract.model import MODELS
 from runtime.errors import BadInput, StartFailed, TurnbackError
 
 AwsErrors = (BotoCoreError, ClientError, Boto3Error, RetriesExceededError, S3ValidationError)
@@ -66,7 +67,7 @@ def full(folder: Path, got: str) -> StartFailed:
         "the disk is full",
         got=f"{folder}: {got}",
         allowed="room for the whole model",
-        fix="remove models of other revisions from /opt/turnback/models, or take an instance type "
+        fix=f"remove models of other revisions from {MODELS}, or take an instance type "
         "with a larger instance store; what is whole stays, start again",
     )
 

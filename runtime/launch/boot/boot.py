@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.contract.model import MODELS
 from runtime.contract.node import OWN_ADDRESS, NodeSpec
 from runtime.contract.status import ENGINE_PYTHON
 from runtime.errors import TurnbackError
@@ -133,6 +132,8 @@ class _Boot:
         text = await asyncio.to_thread(self.sources.spec_text)
         spec = steps.read_spec(text, f"parameter {self.node.parameter}")
         self.journal.enter("spec", generation=spec.generation)
+        steps.check_time_is_left(spec)
+        steps.bucket_model(spec)
         self.journal.say(f"{spec.role}, generation {spec.generation} of {self.node.parameter}")
         return spec
 
@@ -171,10 +172,10 @@ class _Boot:
     async def _model(self, spec: NodeSpec) -> NodeSpec:
         """Models of the bucket are synced; a folder elsewhere must be there."""
         self.journal.enter("model")
-        machine, model = self.node.machine, spec.serving.model
-        if model.is_relative_to(MODELS):
-            stop, name = threading.Event(), model.relative_to(MODELS).as_posix()
-            folder, sync = machine.at(model), self.sources.sync_model
+        machine, name = self.node.machine, steps.bucket_model(spec)
+        if name is not None:
+            stop, sync = threading.Event(), self.sources.sync_model
+            folder = machine.at(spec.serving.model)
             await self._wait(stop, lambda: sync(name, folder, self.journal.say, stop))
         serving = spec.serving.model_copy(update={"model": steps.check_model(machine, spec)})
         return spec.model_copy(update={"serving": serving})

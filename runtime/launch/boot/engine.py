@@ -12,6 +12,7 @@ from runtime.contract.node import DRAIN_S, NodeSpec
 from runtime.contract.status import NODE_UNIT, STATUS_FILE, NodeStatus
 from runtime.errors import EngineDied, StartFailed, TurnbackError
 from runtime.launch.boot.journal import Journal, notify, one_line
+from runtime.launch.boot.steps import check_time_is_left
 from runtime.launch.command import Command
 from runtime.launch.node_report import node_report
 from runtime.launch.supervisor import Service, Supervisor
@@ -79,9 +80,9 @@ class Engine:
 
         Raises:
             EngineDied: it ended too often.
-            StartFailed: the node's capacity has ended.
+            BadInput: the node's capacity has ended.
         """
-        self._check_time_is_left()
+        check_time_is_left(self.spec)
         try:
             while True:
                 try:
@@ -96,16 +97,6 @@ class Engine:
     @property
     def _status(self) -> Path:
         return self.journal.machine.at(STATUS_FILE)
-
-    def _check_time_is_left(self) -> None:
-        end = self.spec.drains_at
-        if end is not None and end <= datetime.now(UTC):
-            raise StartFailed(
-                "the node's capacity is about to end",
-                got=f"it drains since {end:%Y-%m-%d %H:%M} UTC",
-                allowed="an end that lies ahead",
-                fix="set ROLE.capacity to the next block, deploy, and start new nodes",
-            )
 
     async def _run_once(self) -> None:
         """Start it, and return once it is drained."""

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from runtime.contract.explain import explain
 from runtime.contract.image import IMAGE_FILE, ImageFile
+from runtime.contract.model import MODEL_NAME, MODELS
 from runtime.contract.node import ImageSpec, NodeSpec, TransportSpec
 from runtime.contract.status import NODE_UNIT
 from runtime.errors import BadInput, StartFailed, TurnbackError
@@ -62,6 +64,41 @@ def read_spec(text: str, source: str) -> NodeSpec:
             allowed="a spec of the kit that the node has installed",
             fix="start new nodes, which install the deployed kit: turnback rollout NAME",
         ) from error
+
+
+def check_time_is_left(spec: NodeSpec) -> None:
+    """The node's capacity has not ended.
+
+    Raises:
+        BadInput: it has; nothing but another spec changes that.
+    """
+    if spec.drains_at is not None and spec.drains_at <= datetime.now(UTC):
+        raise BadInput(
+            "the node's capacity is about to end",
+            got=f"it drains since {spec.drains_at:%Y-%m-%d %H:%M} UTC",
+            allowed="an end that lies ahead",
+            fix="set ROLE.capacity to the next block, deploy, and start new nodes",
+        )
+
+
+def bucket_model(spec: NodeSpec) -> str | None:
+    """Id and revision of the model that the bucket brings; None: its folder is elsewhere.
+
+    Raises:
+        BadInput: a path that leaves the folder of models, or is no ID/REVISION in it.
+    """
+    model = spec.serving.model
+    if not model.is_relative_to(MODELS):
+        return None
+    name = model.relative_to(MODELS).as_posix()
+    if not MODEL_NAME.fullmatch(name):
+        raise BadInput(
+            "the spec's model is no folder that the bucket could fill",
+            got=str(model),
+            allowed=f"{MODELS}/ID/REVISION, or a folder elsewhere",
+            fix="deploy again: the settings model.id and model.revision make the path",
+        )
+    return name
 
 
 def check_image(machine: Machine, wanted: ImageSpec | None) -> str:

@@ -14,13 +14,18 @@ from runtime.contract.explain import explain
 from runtime.contract.image import IMAGE_FILE, ImageFile
 from runtime.contract.instances import INSTANCE_TYPES
 from runtime.contract.node import NodeSpec
-from runtime.contract.status import BOOT_FILE, STATUS_FILE, BootReport, NodeStatus
+from runtime.contract.status import (
+    BOOT_FILE,
+    NODE_ENVIRONMENT,
+    STATUS_FILE,
+    BootReport,
+    NodeStatus,
+)
 from runtime.errors import TurnbackError
 from runtime.launch.doctor import parse
 from runtime.launch.doctor.check import Facts, File
 from runtime.launch.machine import Machine
 
-NODE_ENVIRONMENT = Path("/etc/turnback/node.env")
 _INSTANCE_NAME = "/sys/devices/virtual/dmi/id/product_name"
 """Source: EC2's Nitro firmware puts the instance type there."""
 SPEC_S = 4.0

@@ -4,8 +4,9 @@ import time
 from ipaddress import ip_address
 from pathlib import Path
 
+from runtime.contract.model import MODELS
 from runtime.contract.node import OWN_ADDRESS
-from runtime.contract.status import NODE_UNIT
+from runtime.contract.status import NODE_ENVIRONMENT, NODE_UNIT
 from runtime.launch.doctor import parse
 from runtime.launch.doctor.check import Finding, Look, failed, passed, warned
 from runtime.launch.doctor.processes import engine_process
@@ -41,7 +42,7 @@ def spec(look: Look) -> Finding:
     if found.value is None:
         return failed(
             found.problem,
-            "see /etc/turnback/node.env, the instance role's ssm:GetParameter and the route to "
+            f"see {NODE_ENVIRONMENT}, the instance role's ssm:GetParameter and the route to "
             "SSM; a spec of a newer kit: `turnback rollout`",
         )
     return passed(f"{found.value.role}, generation {found.value.generation or 'unnamed'}")
@@ -152,9 +153,7 @@ def disk(look: Look) -> Finding:
     row = look.facts.instance
     largest = 0 if is_there or not row else row.gpus * (row.gpu_memory_mib or 0) * 2**20
     if free < LEAST_FREE_BYTES:
-        return failed(
-            told, "free room, or put /opt/turnback/models on the instance store (its unit's log)"
-        )
+        return failed(told, f"free room, or put {MODELS} on the instance store (its unit's log)")
     if free < largest:
         return warned(told, f"the largest model for {row.name if row else ''} would not fit")
     return passed(told)

@@ -291,6 +291,23 @@ async def test_node_whose_capacity_has_ended_does_not_start(tmp_path: Path) -> N
     wanted = spec(*free_ports(1), drains_at=_in(-1))
     machine = tree(tmp_path, wanted)
     asked = sources(wanted.model_dump_json(exclude_none=True))
-    with pytest.raises(StartFailed, match="about to end"):
-        await serve(node(machine), asked, journal(machine)[0], lambda: 1.0)
+    told, _ = journal(machine)
+    with pytest.raises(BadInput, match="about to end"):
+        await serve(node(machine), asked, told, lambda: 1.0)
+    assert told.report.step == "spec"
     assert not status_file(machine).exists()
+
+
+@pytest.mark.parametrize("path", ["/opt/turnback/models/../../../etc/a/b", "/opt/turnback/models"])
+async def test_model_outside_its_folder_is_not_fetched(path: str, tmp_path: Path) -> None:
+    """Whoever writes the parameter must not write anywhere on the node."""
+    wanted = spec(*free_ports(1))
+    machine = tree(tmp_path, wanted)
+    serving = wanted.serving.model_copy(update={"model": Path(path)})
+    text = wanted.model_copy(update={"serving": serving}).model_dump_json(exclude_none=True)
+    asked: list[Any] = []
+    sync = sources(text, sync_model=lambda *given: asked.append(given))
+    told, _ = journal(machine)
+    with pytest.raises(BadInput, match="no folder that the bucket could fill") as failure:
+        await serve(node(machine), sync, told, lambda: 1.0)
+    assert (failure.value.got, asked, told.report.step) == (path, [], "spec")

@@ -297,10 +297,12 @@ def test_no_answer_for_the_parameter(rig: Rig) -> None:
     assert "AWS does not answer" in rig.failed_at("spec", done, 3)
 
 
-def test_region_that_is_none(rig: Rig) -> None:
-    """boto3 refuses before it asks anybody: told as any other failure."""
-    done = rig.run({"AWS_REGION": "us west"})
-    assert "us west" in rig.failed_at("spec", done, 3)
+@pytest.mark.parametrize("env", [{"AWS_REGION": "us west"}, {"AWS_ENDPOINT_URL_SSM": "no address"}])
+def test_settings_that_boto3_refuses(env: dict[str, str], rig: Rig) -> None:
+    """Before it asks anybody: another start changes nothing."""
+    said = rig.failed_at("spec", rig.run(env), 2)
+    assert "the node's settings for AWS cannot be used" in said
+    assert "/etc/turnback/node.env" in said
 
 
 def test_stage_names_the_deployed_model(rig: Rig) -> None:
