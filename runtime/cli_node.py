@@ -18,6 +18,7 @@ from runtime.launch.boot.address import instance_id
 from runtime.launch.boot.alone import alone
 from runtime.launch.boot.boot import Node, Say, Sources
 from runtime.launch.boot.boot import serve as serve_node
+from runtime.launch.boot.examine import boot_checks
 from runtime.launch.boot.journal import Journal, notify
 from runtime.launch.command import engine_command
 from runtime.launch.machine import Machine
@@ -50,16 +51,28 @@ def serve(
     engine_python: Annotated[
         Path, typer.Option(help="Interpreter with vLLM, nixl and this kit.")
     ] = ENGINE_PYTHON,
+    without_check: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TURNBACK_WITHOUT_CHECK",
+            help="A check of the doctor that must not keep the node from serving; repeatable.",
+        ),
+    ] = None,
     root: Annotated[
         Path, typer.Option(help="Folder that holds the node's sys, etc, opt, run and var.")
     ] = Path("/"),
 ) -> None:
     """Boot this node and run its engine: what turnback-node.service does."""
+    try:
+        checks = boot_checks(without_check or ())
+    except BadInput as error:
+        raise typer.BadParameter(f"{error.what}: {error.got}; it asks {error.allowed}") from error
     node = Node(
         Machine(root),
         parameter,
         kit_sha256=kit_sha256,
         command=lambda spec: engine_command(spec, engine_python),
+        checks=checks,
     )
     raise typer.Exit(run_node(node, aws_sources(deployment, parameter)))
 

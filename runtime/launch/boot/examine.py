@@ -1,7 +1,7 @@
 """What the doctor fails before an engine starts, boot refuses to start one on."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from runtime.contract.doctor import DoctorFinding
@@ -24,13 +24,26 @@ snapshot come from S3 when they are first read.
 """
 
 
-def boot_checks() -> tuple[Check, ...]:
-    """The doctor's of stage boot, with time; `boot` asks about this boot itself."""
-    return tuple(
-        replace(each, timeout_s=each.timeout_s * _SLOWER)
-        for each in checks_of("boot")
-        if each.name != "boot"
-    )
+def boot_checks(without: Collection[str] = ()) -> tuple[Check, ...]:
+    """The doctor's of stage boot, with time; `boot` asks about this boot itself.
+
+    Args:
+        without: names of checks that must not keep the node from serving.
+
+    Raises:
+        BadInput: there is no such check.
+    """
+    known = tuple(each for each in checks_of("boot") if each.name != "boot")
+    names = [each.name for each in known]
+    if unknown := sorted({*without} - {*names}):
+        raise BadInput(
+            "checks are left out that boot does not ask",
+            got=", ".join(unknown),
+            allowed=", ".join(names),
+            fix="give one of these to --without-check, or nothing",
+        )
+    asked = (each for each in known if each.name not in without)
+    return tuple(replace(each, timeout_s=each.timeout_s * _SLOWER) for each in asked)
 
 
 def examine(
@@ -72,11 +85,17 @@ def examine(
         if not failed:
             slowest = max(found, key=lambda each: each.took_s, default=None)
             took = f"; the slowest, {slowest.check}, took {slowest.took_s:.1f} s" if slowest else ""
-            return f"{len(checks)} checks of the doctor, none fails{took}"
+            return f"{len(checks)} checks of the doctor, none fails{took}{_unasked(checks)}"
         if any(map(_is_of_image, again)) or clock() - began_s >= patience_s:
             raise _refused([each for each in left if each.check in failed], again)
         sleep(_PAUSE_S)
         left = _ask(machine, spec, again)
+
+
+def _unasked(asked: Sequence[Check]) -> str:
+    names = {each.name for each in asked}
+    left = [each.name for each in boot_checks() if each.name not in names]
+    return f"; not asked: {', '.join(left)}" if left else ""
 
 
 def _ask(machine: Machine, spec: NodeSpec, checks: Sequence[Check]) -> tuple[DoctorFinding, ...]:

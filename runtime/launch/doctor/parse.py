@@ -70,7 +70,7 @@ def efa_packages(text: str) -> dict[str, str]:
     Returns:
         Versions by name, `installer` among them.
 
-    Source: a line `# EFA installer version: 1.51.0`, then words `rdma-core_65.0-1_amd64`.
+    Source: a line `# EFA installer version: X.Y.Z`, then words `rdma-core_X.Y-1_amd64`.
     """
     found: dict[str, str] = {}
     if match := re.search(r"EFA installer version: *(\S+)", text):

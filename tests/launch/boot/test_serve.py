@@ -237,9 +237,23 @@ def test_node_that_doctor_fails(rig: Rig) -> None:
     rig.node.packages(rdma_core="50.0")
     assert "got: rdma-core: rdma-core " in rig.failed_at("checks", rig.run(), 2)
     assert not (rig.machine.at(rig.spec.serving.model) / "config.json").exists()
+    unchecked = {"TURNBACK_WITHOUT_CHECK": "rdma-core nvlink"}
+    with rig.running(unchecked) as process:
+        assert rig.is_serving()
+        process.terminate()
+        assert process.stderr is not None
+        assert "; not asked: rdma-core, nvlink" in process.stderr.read()
     rig.node.packages()
     with rig.running():
         assert rig.is_serving()
+
+
+def test_check_that_is_none(rig: Rig) -> None:
+    """A typing error must not look as if something were left out."""
+    done = rig.run({"TURNBACK_WITHOUT_CHECK": "rdmacore"})
+    assert done.returncode == 2
+    assert "rdmacore" in done.stderr
+    assert "rdma-core" in done.stderr
 
 
 def test_wrong_checksum_and_its_retry(rig: Rig) -> None:
