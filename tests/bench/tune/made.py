@@ -107,8 +107,10 @@ def made_report(
         "requests": rows,
         "other_passes": [],
     }
-    rest = ("arms", "speedup", "exactness", "engine", "points", "stability", "timeline")
-    rest += ("attribution", "savings", "published", "problems")
+    rest = (
+        *("arms", "speedup", "exactness", "engine", "points", "stability", "timeline"),
+        *("attribution", "savings", "published", "problems"),
+    )
     return dict.fromkeys(rest) | report | changes
 
 

@@ -1,5 +1,7 @@
 """Lines through pulls and prefills."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -56,7 +58,7 @@ def test_attention_counts_where_the_data_show_it() -> None:
         {"truth": Truth(e=3e-6), "noise": 0.1},
     ],
 )
-def test_intervals_cover_the_truth(sizes: dict[str, object]) -> None:
+def test_intervals_cover_the_truth(sizes: dict[str, Any]) -> None:
     """About 95 % of draws: the saving is 0 at the true crossing, and the interval says so."""
     truth = sizes.get("truth") or Truth()
     assert isinstance(truth, Truth)

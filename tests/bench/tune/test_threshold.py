@@ -1,5 +1,7 @@
 """Where pulling starts to win."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,7 +99,7 @@ def test_noise_that_hides_the_difference_is_told() -> None:
         ({"lengths": (5000, 5200), "turns": 3}, "differ by 1.25 times"),
     ],
 )
-def test_too_few_turns_are_counted_and_not_fitted(sizes: dict[str, object], word: str) -> None:
+def test_too_few_turns_are_counted_and_not_fitted(sizes: dict[str, Any], word: str) -> None:
     """It says how many there are and how many it needs."""
     threshold = found(**sizes)
     assert (threshold.verdict, threshold.tokens, threshold.fit) == ("too_few", None, None)

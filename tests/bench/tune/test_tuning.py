@@ -1,6 +1,7 @@
 """Both settings together, and what they would give."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,8 @@ def test_the_budget_is_the_reports_unless_it_is_given() -> None:
     """Capacity, rate, share; the benchmark's own rate is told as such."""
     own = tuned(Wishes(GAPS))
     assert own.budget is not None
-    assert (own.budget.capacity_tokens, own.budget.turns_per_s) == (400_000, pytest.approx(1.0))
+    assert own.budget.capacity_tokens == 400_000
+    assert own.budget.turns_per_s == pytest.approx(1.0)
     assert any("are the benchmark's" in line for line in own.warnings)
     given = tuned(Wishes(GAPS, 0.9, 50_000, 0.25, 2.0))
     assert given.budget is not None
@@ -115,7 +117,7 @@ def test_pins_beyond_the_budget_are_told() -> None:
         ({"think_s": 20.0}, "the gaps are those of the benchmark's workload"),
     ],
 )
-def test_what_must_be_taken_with_care_is_told(changes: dict[str, object], word: str) -> None:
+def test_what_must_be_taken_with_care_is_told(changes: dict[str, Any], word: str) -> None:
     """It works all the same."""
     found = tuned(Wishes(), **changes)
     assert any(word in line for line in found.warnings)
