@@ -13,6 +13,7 @@ from aiohttp import web
 
 from runtime.bench.folder import PassFolder
 from runtime.bench.player import Target
+from runtime.bench.report import build_report
 from runtime.bench.run import run_pass
 from runtime.bench.turn import TurnResult
 from runtime.bench.workloads.conversation import Conversation
@@ -227,13 +228,13 @@ async def test_both_arms_arrive_at_the_same_moments(
 
 
 async def test_a_late_start_is_told(playing: Play, tmp_path: Path) -> None:
-    """A client that cannot keep up says so in the folder."""
+    """A client that cannot keep up says so in the folder, and in the report's problems."""
     bench = BenchSpec(arrivals_per_s=20.0, again_share=0)
     talks = [talk(index, turns=1) for index in range(4)]
     await playing(talks, bench, on_turn=lambda _: time.sleep(0.3))
-    client = PassFolder(tmp_path / "pass").read()[0].environment["client"]
-    assert client["latest_start_ms"] > 50
-    assert any("did not keep up" in line for line in client["warnings"])
+    kept = PassFolder(tmp_path / "pass").read()
+    assert kept[0].environment["client"]["latest_start_ms"] > 50
+    assert any("did not keep up" in line for line in build_report([kept])["problems"])
 
 
 async def test_an_idle_client_has_no_warning(
