@@ -206,5 +206,5 @@ def _router(page: str) -> Counters:
 
 
 def _named(page: str, names: Mapping[str, str]) -> Counters:
-    values = parse_metrics(page, names.values())
+    values = parse_metrics(page, names.values(), strict=True)
     return {name: values[sample] for name, sample in names.items()}

@@ -114,7 +114,9 @@ async def test_a_fleet_that_serves_nothing_ends_the_pass(
     assert "stub failure" in caught.value.got
     stopped_by, turns = rig.kept()
     assert stopped_by == f"{caught.value.what}: {caught.value.got}"
-    assert sum(each.is_successful for each in turns) == 12
+    # Of the twelve that were served, some may still be on their way when it ends.
+    served = sum(each.is_successful for each in turns)
+    assert served == 12 if bench == ONE else 5 <= served <= 12
     assert sum(not each.is_successful for each in turns) >= 5
     assert len(stub.asked) < 40
 

@@ -69,7 +69,7 @@ def test_every_command_and_option_is_documented() -> None:
     names |= {"serve", "model", "doctor"}
     names |= {"validate", "job"}
     names |= {"logs", "node-metrics"}
-    names |= {"tune"}
+    names |= {"tune", "bench", "report"}
     assert set(commands) == names
     for name, command in leaves(commands):
         section = REFERENCE.split(f"### `turnback {name}`", 1)[1].split("\n### ", 1)[0]
