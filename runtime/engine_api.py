@@ -326,8 +326,7 @@ def parse_metrics(text: str, names: Iterable[str], *, strict: bool = False) -> d
 
 def mean_metric(text: str, name: str) -> float:
     """Mean of a sample over its labels: a share that each data-parallel rank has; 0.0 for none."""
-    matches = (_SAMPLE.match(line) for line in text.splitlines())
-    found = [float(match[2]) for match in matches if match and match[1] == name]
+    found = [value for shown, value in samples(text) if shown == name]
     return sum(found) / len(found) if found else 0.0
 
 

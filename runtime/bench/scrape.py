@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -25,6 +24,7 @@ from runtime.engine_api import (
     kv_capacity_tokens,
     mean_metric,
     parse_metrics,
+    samples,
 )
 
 Counters = dict[str, float]
@@ -188,13 +188,14 @@ async def _read(
         async with session.get(f"{url.rstrip('/')}/metrics", timeout=timeout) as response:
             if response.status != 200:
                 return {}
-            values = parse((await response.read()).decode())
-    except (aiohttp.ClientError, TimeoutError, ValueError):
+            return parse((await response.read()).decode())
+    except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
         return {}
-    return values if all(map(math.isfinite, values.values())) else {}
 
 
 def _engine(page: str) -> Counters:
+    if not _shows(page, REQUESTS_RUNNING):
+        return {}
     return _named(page, {**COUNTERS, **_ENGINE_NOW}) | {
         "kv_usage": mean_metric(page, KV_USAGE),
         CAPACITY: kv_capacity_tokens(page),
@@ -202,7 +203,12 @@ def _engine(page: str) -> Counters:
 
 
 def _router(page: str) -> Counters:
-    return _named(page, _ROUTER)
+    return _named(page, _ROUTER) if _shows(page, _ROUTER["running"]) else {}
+
+
+def _shows(page: str, name: str) -> bool:
+    """Whether a sample that is always there is: another page would read as all zeros."""
+    return any(found == name for found, _ in samples(page))
 
 
 def _named(page: str, names: Mapping[str, str]) -> Counters:

@@ -91,8 +91,8 @@ def test_slope_intervals_cover_a_known_slope() -> None:
 def test_rates_are_over_the_time_in_which_an_arm_was_played(make_turn: Make) -> None:
     """Blocks of the other arm in between are no time of this one; think times are."""
     turns = [
-        make_turn(arm="one_way", started_s=0.0, ended_s=2.0),
-        make_turn(arm="one_way", started_s=1.0, ended_s=4.0, outcome="errored"),
+        make_turn(arm="one_way", started_s=0.0, ended_s=4.0),
+        make_turn(arm="one_way", started_s=1.0, ended_s=2.0, outcome="errored"),
         make_turn(arm="bidirectional", started_s=10.0, ended_s=11.0),
         make_turn(arm="one_way", started_s=20.0, ended_s=21.0),
     ]

@@ -63,5 +63,8 @@ def test_no_price_no_money(make_turn: Make) -> None:
 def test_a_turn_without_a_receipt_saves_nothing(make_turn: Make) -> None:
     """Where P said nothing of one arm, nobody knows what was saved."""
     cold, warm = pair(make_turn)
-    assert savings(arm_pairs([cold, replace(warm, receipt=None)]), PRICE) is None
+    untold = [replace(cold, turn=3), replace(warm, turn=3, receipt=None)]
+    assert savings(arm_pairs(untold), PRICE) is None
+    beside = savings(arm_pairs([cold, warm, *untold]), PRICE)
+    assert beside == savings(arm_pairs([cold, warm]), PRICE)
     assert savings([], PRICE) is None

@@ -21,8 +21,13 @@ def problems(**settings: Any) -> list[str]:
 
 
 def test_a_good_pass_has_none() -> None:
-    """Nothing is said where nothing is wrong."""
+    """Nothing is said where nothing is wrong; a failure in a hundred is only counted."""
     assert problems(failures=0.01) == []
+
+
+def test_more_than_5_percent_of_failures_are_told() -> None:
+    """What is left is no fair sample."""
+    assert any("turns failed" in line for line in problems(failures=0.15, conversations=40))
 
 
 def test_a_partial_pass_says_why() -> None:
