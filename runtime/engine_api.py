@@ -10,7 +10,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite, nan
+from math import isfinite
 from operator import countOf
 from typing import Any, TypeGuard
 
@@ -287,40 +287,31 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", re.ASCII)
 
 def samples(text: str) -> Iterator[tuple[str, float]]:
     """Name and value of each sample of a Prometheus text page that is a finite number."""
-    return ((name, value) for name, value in _samples(text) if isfinite(value))
-
-
-def _samples(text: str) -> Iterator[tuple[str, float]]:
-    """All of them; NaN for what is no number."""
     for line in text.splitlines():
         if match := _SAMPLE.match(line):
             try:
-                yield match[1], float(match[2])
+                value = float(match[2])
             except ValueError:
-                yield match[1], nan
+                continue
+            if isfinite(value):
+                yield match[1], value
 
 
-def parse_metrics(text: str, names: Iterable[str], *, strict: bool = False) -> dict[str, float]:
+def parse_metrics(text: str, names: Iterable[str]) -> dict[str, float]:
     """Sum the named samples of a Prometheus text page over their labels.
 
     Args:
         text: body of GET /metrics.
         names: full sample names.
-        strict: refuse a named sample that is no finite number; else it is left out.
 
     Returns:
         One value per name; 0.0 for a name that the page does not have, since vLLM
         shows most NIXL series only after the first transfer.
-
-    Raises:
-        ValueError: `strict`, and there is one.
     """
     totals = dict.fromkeys(names, 0.0)
-    for name, value in _samples(text) if strict else samples(text):
+    for name, value in samples(text):
         if name in totals:
             totals[name] += value
-    if strict and not all(map(isfinite, totals.values())):
-        raise ValueError("a sample is no finite number")
     return totals
 
 

@@ -212,5 +212,5 @@ def _shows(page: str, name: str) -> bool:
 
 
 def _named(page: str, names: Mapping[str, str]) -> Counters:
-    values = parse_metrics(page, names.values(), strict=True)
+    values = parse_metrics(page, names.values())
     return {name: values[sample] for name, sample in names.items()}
