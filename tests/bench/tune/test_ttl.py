@@ -80,6 +80,8 @@ def test_without_a_budget_the_share_alone_decides() -> None:
     ttl = find_ttl(exponential(100), 0.95, 10, None)
     assert ttl.seconds == math.ceil(gap_95() + 10)
     assert (ttl.pinned_tokens, ttl.peak_tokens) == (None, None)
+    at_once = find_ttl(observed([0.0] * 20, "test"), 0.95, 10, None)
+    assert at_once.seconds == 15
 
 
 def gap_95() -> float:
