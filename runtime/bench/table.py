@@ -14,6 +14,11 @@ from runtime.bench.render.words import notices, number, ratio, verdicts
 Json = Mapping[str, Any]
 
 
+_SPEEDUP = "speed-up\n(95 %\ninterval)"
+_WIDTHS = {_SPEEDUP: 12}
+"""Narrower, and its figures would be cut."""
+
+
 def render(report: Json) -> RenderableType:
     """The report for a terminal: of each pass one row per turn, then its findings."""
     parts: list[RenderableType] = [Text(line, style="bold yellow") for line in notices(report)]
@@ -33,25 +38,25 @@ def _pass(one: Json, which: str) -> Iterator[RenderableType]:
 def _turns(one: Json, which: str) -> Table:
     arms = arms_of(one)
     labels = [ARM_LOOKS[arm].label for arm in arms]
-    table = Table(title=f"Time to first token, per turn{which}", title_justify="left")
+    table = Table(title=f"TTFT per turn{which}", title_justify="left")
     for column in (
         *("turn", "prompt\ntokens"),
-        *(f"{label}\nTTFT p50 ms" for label in labels),
-        *(("speed-up\n(95 % interval)", "pulled tokens\nprompt / answer") if arms[1:] else ()),
-        f"n / errored / incomplete / aborted\n{', '.join(labels)}",
+        *(f"{label}\nTTFT p50\nms" for label in labels),
+        *((_SPEEDUP, "pulled\nprompt\nanswer") if arms[1:] else ()),
+        "n,\nfailed",
     ):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", min_width=_WIDTHS.get(column))
     ratios = [one["speedup"]["turn_1"], *one["speedup"]["turns"]]
     turns = [one["arms"][arm]["turns"] for arm in arms]
     for interval, *each in zip(ratios, *turns, strict=True):
         last = each[-1]
-        pulled = f"{last['pulled_prompt_tokens']} / {last['pulled_answer_tokens']}"
+        pulled = f"{last['pulled_prompt_tokens']:,}\n{last['pulled_answer_tokens']:,}"
         table.add_row(
             str(last["turn"]),
             number(last["prompt_tokens"], 0),
             *(number(told["ttft_ms"]["p50"]) for told in each),
-            *((ratio(interval), pulled) if arms[1:] else ()),
-            ", ".join(map(_counts, each)),
+            *((_two_lines(interval), pulled) if arms[1:] else ()),
+            "\n".join(map(_counts, each)),
         )
     return table
 
@@ -60,16 +65,22 @@ def _points(one: Json, which: str) -> Table:
     arms = arms_of(one)
     table = Table(title=f"Turns from the second on, by own prefix{which}", title_justify="left")
     labels = (f"{ARM_LOOKS[arm].label}\nTTFT p50 ms" for arm in arms)
-    for column in ("own prefix\ntokens", *labels, "speed-up\n(95 % interval)"):
-        table.add_column(column, justify="right")
+    for column in ("own prefix\ntokens", *labels, _SPEEDUP):
+        table.add_column(column, justify="right", min_width=_WIDTHS.get(column))
     for point in one["points"]:
         medians = (number(point["arms"][arm]["ttft_ms"]["p50"]) for arm in arms)
-        table.add_row(f"{point['own_prefix_tokens']:,}", *medians, ratio(point["speedup"]))
+        table.add_row(f"{point['own_prefix_tokens']:,}", *medians, _two_lines(point["speedup"]))
     return table
 
 
+def _two_lines(interval: Json) -> str:
+    """The ratio, and below it the interval."""
+    return ratio(interval).replace(" (", "\n(")
+
+
 def _counts(turn: Json) -> str:
-    return "/".join(str(turn[name]) for name in ("n", "errored", "incomplete", "aborted"))
+    failed = sum(turn[name] for name in ("errored", "incomplete", "aborted"))
+    return f"{turn['n']}, {failed}"
 
 
 def _difference(one: Json) -> Iterator[str]:
