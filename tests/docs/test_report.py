@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from runtime.bench.exactness import Verdict
+from runtime.bench.render.csv import COLUMNS
 from runtime.bench.report import build_report
 from runtime.bench.scrape import COUNTERS
 from runtime.contract.bench import BenchSpec, Objectives, Price
@@ -16,7 +17,9 @@ from tests.bench.simulated import simulated_pass
 
 DOCS = Path(__file__).parents[2] / "docs"
 BENCHMARK = (DOCS / "benchmark.md").read_text("utf-8")
-REFERENCE = (DOCS / "reference.md").read_text("utf-8").split("## `report.json`", 1)[1]
+REFERENCE = (DOCS / "reference.md").read_text("utf-8")
+CSV = REFERENCE.split("## `requests.csv`", 1)[1]
+REPORT = REFERENCE.split("## `report.json`", 1)[1].split("\n## ", 1)[0]
 
 UNEXPLAINED = {
     # What the turn, the pass or the profile is: a name says it.
@@ -55,7 +58,13 @@ KEYS = report_keys()
 @pytest.mark.parametrize("key", sorted(KEYS))
 def test_every_key_is_in_the_reference(key: str) -> None:
     """A key that the reference does not name fails here."""
-    assert re.search(rf"[`.]{key}[`.]", REFERENCE)
+    assert re.search(rf"[`.]{key}[`.]", REPORT)
+
+
+def test_every_column_of_the_rows_is_in_the_reference() -> None:
+    """A column that is not explained there fails here, and so does one that is no more."""
+    named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", CSV, re.MULTILINE)))
+    assert sorted(named) == sorted(COLUMNS)
 
 
 def test_every_figure_is_explained() -> None:

@@ -124,6 +124,8 @@ _SETTINGS: Any = {
     "ytick.color": MUTED.stand_in,
     "ytick.labelcolor": INK.stand_in,
     "axes.titlelocation": "left",
+    "figure.constrained_layout.w_pad": 0.09,
+    "figure.constrained_layout.h_pad": 0.06,
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
     "path.simplify": True,

@@ -128,7 +128,11 @@ def outcomes(one: Json) -> str:
 def _savings(one: Json) -> Iterator[str]:
     told = one["savings"]
     if told is not None:
-        yield (f"Prefill saved: {_sums(told)}; per 1,000 turns {_sums(told['per_1000_turns'])}.")
+        gpus = one["pass"]["bench"]["price"]["gpus_per_node"]
+        yield (
+            f"Prefill saved: {_sums(told)}; per 1,000 turns {_sums(told['per_1000_turns'])} "
+            f"(counted as {gpus} GPU(s) a node)."
+        )
 
 
 def _sums(told: Json) -> str:
