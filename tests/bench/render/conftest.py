@@ -49,8 +49,8 @@ def sweep() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def long() -> dict[str, Any]:
-    """Thirty turns, as agents have."""
-    return report_of(simulated_pass(2.5, 3, 30))
+    """Thirty turns, as agents have, and short ones where much is pulled."""
+    return report_of(simulated_pass(8.0, 3, 30))
 
 
 @pytest.fixture(scope="session")

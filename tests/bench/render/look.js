@@ -48,7 +48,7 @@
       boxes.slice(at + 1).forEach(([other, b]) => {
         const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
         const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-        if (wide > 1 && high > 4) overlapping.push(`${text} / ${other}`);
+        if (wide > -3 && high > 4) overlapping.push(`${text} / ${other}`);
       }),
     );
     const scale = frame.width / svg.viewBox.baseVal.width;
