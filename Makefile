@@ -1,6 +1,6 @@
 # Every target sets up what it needs; a set-up machine passes through in a second.
 # The locks are made from locks/*.in:
-#   uv pip compile --universal --python-version 3.11 --generate-hashes locks/kit.in -o locks/kit.lock
+#   uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate locks/kit.in -o locks/kit.lock
 #   uv pip compile --no-deps --python-version 3.11 --generate-hashes locks/engine.in -o locks/engine.lock
 #   uv pip compile --universal --python-version 3.11 --generate-hashes pyproject.toml -c locks/kit.lock -o locks/node.lock
 #   uv pip compile --python-version 3.12 --python-platform x86_64-manylinux_2_39 --generate-hashes locks/engine-gpu.in -o locks/engine-gpu.lock
