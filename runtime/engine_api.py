@@ -280,7 +280,7 @@ KV_USAGE = "vllm:kv_cache_usage_perc"
 """From 0 to 1."""
 REQUESTS_RUNNING = "vllm:num_requests_running"
 REQUESTS_WAITING = "vllm:num_requests_waiting"
-_CACHE_CONFIG = "vllm:cache_config_info{"
+_CACHE_CONFIG = "vllm:cache_config_info"
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", re.ASCII)
 
@@ -327,7 +327,7 @@ def kv_capacity_tokens(text: str) -> float:
     Args:
         text: body of GET /metrics. Every data-parallel rank shows the sum over all ranks.
     """
-    lines = (line for line in text.splitlines() if line.startswith(_CACHE_CONFIG))
+    lines = (line for line in text.splitlines() if line.startswith(f"{_CACHE_CONFIG}{{"))
     for line in lines:
         blocks, size = (
             re.search(rf'[{{,]{name}="(\d+)"', line) for name in ("num_gpu_blocks", "block_size")
