@@ -142,6 +142,10 @@ def measure(
     tensor_parallel_size: Annotated[
         int, typer.Option(min=1, help="Ranks of an engine, the larger of both roles'.")
     ] = 1,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="PATH=VALUE of the profile that the deployment has otherwise."),
+    ] = None,
     limit_s: Annotated[int, typer.Option(min=10, help="Longest run, uploads and all.")] = 780,
     min_speedup: Annotated[float, typer.Option(min=0, help="Bar of bench; 0: none.")] = 0,
     slo_ttft_p90_ms: Annotated[float, typer.Option(min=0, help="Bar of bench; 0: none.")] = 0,
@@ -159,7 +163,7 @@ def measure(
             deployment,
             url.rstrip("/"),
             api_keys_secret,
-            _profile(profile),
+            _profile(profile, changes or ()),
             model,
             model_bucket,
             results_bucket,
@@ -187,16 +191,42 @@ def _checked_run_id(run_id: str) -> str:
     return run_id
 
 
-def _profile(name: str) -> Profile:
+def _profile(name: str, changes: Sequence[str]) -> Profile:
+    """The profile as the deployment serves it, so that the report says what ran.
+
+    Raises:
+        BadInput: it cannot be used, or its fleet returns nothing.
+    """
     try:
-        return load_profile(name)
-    except (OSError, ValidationError) as error:
+        raw = load_profile(name).model_dump(mode="json")
+        for change in changes:
+            _set(raw, change)
+        profile = Profile.model_validate(raw)
+    except (OSError, LookupError, TypeError, ValueError) as error:
         raise BadInput(
             f"profile {name} cannot be used",
-            got=str(error),
-            allowed="a profile of this kit",
+            got=" ".join((*changes, str(error))),
+            allowed="a profile of this kit, and values that it can have",
             fix="deploy with the kit that has it",
         ) from error
+    if not profile.kv.bidirectional:
+        raise BadInput(
+            "there is nothing to validate: the fleet returns no KV",
+            got="kv.bidirectional = false",
+            allowed="a deployment with the feature on",
+            fix="measure the published baseline by hand: docs/benchmark.md, --feature-off",
+        )
+    return profile
+
+
+def _set(raw: dict[str, Any], change: str) -> None:
+    """Put PATH=VALUE in; a list has commas."""
+    path, _, text = change.partition("=")
+    *tables, key = path.split(".")
+    table: Any = raw
+    for each in tables:
+        table = table[each]
+    table[key] = text.split(",") if isinstance(table[key], list) else text
 
 
 def _transport(given: _Job, limit_s: int) -> dict[str, Any]:

@@ -163,6 +163,7 @@ class OperationsStack(Stack):
             tensor_parallel_size=max(
                 settings.prefill.tensor_parallel_size, settings.decode.tensor_parallel_size
             ),
+            changes=steps.other_than_profile(settings),
         )
         validation = Validation(
             deployment=settings.name,

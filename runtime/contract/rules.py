@@ -182,6 +182,17 @@ def _ttl_leaves_time(raw: Raw) -> Iterator[Problem]:
         )
 
 
+def _validation_has_a_return(raw: Raw) -> Iterator[Problem]:
+    is_asked = raw.get("after_deploy", "validate") == "validate"
+    if is_asked and _table(raw, "kv").get("bidirectional") is False:
+        yield Problem(
+            "after_deploy",
+            "'validate' with kv.bidirectional = false",
+            "'scale' or 'nothing': a fleet that returns no KV has no speed-up to validate",
+            "set after_deploy, and measure with turnback bench --feature-off (docs/benchmark.md)",
+        )
+
+
 def _kind_is_proven(raw: Raw) -> Iterator[Problem]:
     model = _table(raw, "model")
     name = str(model.get("id", ""))
@@ -295,6 +306,7 @@ RULES: tuple[Rule, ...] = (
     _sizes_divide,
     _blocks_are_sold,
     _ttl_leaves_time,
+    _validation_has_a_return,
     _kind_is_proven,
     _kind_can_be_returned,
     _profile_is_there,

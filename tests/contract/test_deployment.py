@@ -73,6 +73,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"region": "us-east-1"}, "region", "remove region"),
     ({"profile": "qwen"}, "profile", "give one of these"),
     ({"kv.decoder_kv_blocks_ttl_s": 14}, "kv.decoder_kv_blocks_ttl_s", "raise it"),
+    ({"kv.bidirectional": False}, "after_deploy", "--feature-off"),
     ({"kv.kv_recompute_threshold_tokens": -1}, "kv.kv_recompute_threshold_tokens", "correct it"),
     ({"kv.handle_deadline_margin_s": 2}, "kv.handle_deadline_margin_s", "correct it"),
     ({"availability_zone": "eu-west-1a"}, "prefill.instance_type", "in one of these regions"),

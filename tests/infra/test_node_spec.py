@@ -132,7 +132,7 @@ def test_props_are_held_to_the_same_rules(tmp_path: Path) -> None:
         ({"image.ami_id": "ami-0fedcba9876543210"}, "kit", False),
         ({"model.revision": "main"}, "kit", False),
         ({"kv.block_size_tokens": 32}, "kit", False),
-        ({"kv.bidirectional": False}, "kit", False),
+        ({"kv.bidirectional": False, "after_deploy": "nothing"}, "kit", False),
         ({"prefill_prefix_caching": True}, "kit", True),
     ],
 )

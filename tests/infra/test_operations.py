@@ -90,6 +90,13 @@ def definition_of(made: Synth) -> str:
         ({"decode.tensor_parallel_size": 4}, "--tensor-parallel-size 8"),
         ({"profile": "glm-5-fp8"}, "--profile glm-5-fp8"),
         ({"model.revision": "abc"}, "/abc/manifest.json"),
+        ({"kv.block_size_tokens": 64}, "--set kv.block_size_tokens=64"),
+        ({"kv.backends": ["UCX", "LIBFABRIC"]}, "--set kv.backends=UCX,LIBFABRIC"),
+        ({"prefill_prefix_caching": True}, "--set serving.prefill_prefix_caching=True"),
+        (
+            {"operations.usd_per_node_hour": 63.3},
+            "--set bench.price.usd_per_node_hour=63.3",
+        ),
     ],
 )
 def test_settings_are_in_the_definition(
@@ -100,6 +107,11 @@ def test_settings_are_in_the_definition(
     assert said in found
     if said not in ("--tensor-parallel-size 8",):
         assert said not in definition_of(pair)
+
+
+def test_what_the_profile_says_is_not_said_again(pair: Synth) -> None:
+    """The committed settings are the profile's."""
+    assert "--set" not in definition_of(pair)
 
 
 @pytest.mark.parametrize(

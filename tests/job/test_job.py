@@ -142,6 +142,28 @@ async def test_a_benchmark_is_run_uploaded_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("buckets")
+async def test_the_report_says_what_the_deployment_has(tmp_path: Path) -> None:
+    """Not what its profile has: `turnback tune` and readers take it for what ran."""
+    changes = {
+        "kv.decoder_kv_blocks_ttl_s": "600",
+        "kv.backends": "UCX,LIBFABRIC",
+        "serving.prefill_prefix_caching": "True",
+        "bench.price.usd_per_node_hour": "63.3",
+    }
+    options = [word for path, value in changes.items() for word in ("--set", f"{path}={value}")]
+    async with running_fleet(tmp_path) as fleet:
+        nodes = nodes_file(fleet, tmp_path / "nodes.toml")
+        done = await ran(words("bench", fleet.url, nodes, tmp_path / "work", *options))
+    assert done.exit_code == 0, done.output
+    report = json.loads((tmp_path / "work" / "one" / "bench" / "report.json").read_text("utf-8"))
+    assert report["workload"]["kv"]["decoder_kv_blocks_ttl_s"] == 600
+    assert report["workload"]["kv"]["backends"] == ["UCX", "LIBFABRIC"]
+    assert report["pass"]["prefill_prefix_caching"] is True
+    assert report["pass"]["bench"]["price"]["usd_per_node_hour"] == 63.3
+    assert report["savings"]["prefill_usd"] is not None
+
+
+@pytest.mark.usefixtures("buckets")
 async def test_a_missed_bar_is_a_verdict_and_no_error(tmp_path: Path) -> None:
     """The state machine goes on to its good end, which tells it."""
     async with running_fleet(tmp_path) as fleet:
@@ -204,6 +226,9 @@ async def test_exactness_is_judged_from_the_turns_of_the_transport(tmp_path: Pat
         (("--model", "mock/2"), "tokenizer.json of mock/2 cannot be read"),
         (("--api-keys-secret", "others"), "a secret cannot be read"),
         (("--run-id", "a b"), "this is no run's name"),
+        (("--set", "kv.no_such=1"), "no_such"),
+        (("--set", "kv.block_size_tokens=none"), "block_size_tokens"),
+        (("--set", "kv.bidirectional=False"), "nothing to validate"),
     ],
 )
 def test_what_cannot_be_used_is_told(changed: tuple[str, str], said: str, tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
 """What runs on machines: the shell commands of a validation. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from runtime.contract.deployment import DeploymentSettings
+from runtime.contract.instances import INSTANCE_TYPES
+from runtime.contract.profile import load_profile
 from stacks.constructs.validation.commands import Step
 
 _TURNBACK = "/opt/turnback/venv/bin/turnback"
@@ -30,6 +35,7 @@ class Place:
         model: id and revision.
         model_bucket, results_bucket: names.
         tensor_parallel_size: of the role with more ranks.
+        changes: PATH=VALUE of each value that the settings have other than the profile.
     """
 
     deployment: str
@@ -40,6 +46,38 @@ class Place:
     model_bucket: str
     results_bucket: str
     tensor_parallel_size: int
+    changes: tuple[str, ...] = ()
+
+
+_KV = {"bidirectional", "backends", "block_size_tokens"}
+"""Of the settings' [kv]. TTL and threshold are not here: a change of them must stay one of SSM
+parameters alone."""
+
+
+def other_than_profile(settings: DeploymentSettings) -> tuple[str, ...]:
+    """PATH=VALUE of the profile, where the settings say otherwise; prices too."""
+    profile = load_profile(settings.profile)
+    own = profile.kv.model_dump(mode="json", include=_KV)
+    theirs = settings.kv.model_dump(mode="json", include=_KV)
+    values: dict[str, tuple[Any, Any]] = {
+        f"kv.{name}": (value, theirs[name]) for name, value in own.items()
+    }
+    values["serving.prefill_prefix_caching"] = (
+        profile.serving.prefill_prefix_caching,
+        settings.caches_on_prefill,
+    )
+    price, gpus = profile.bench.price, INSTANCE_TYPES[settings.prefill.instance_type].gpus
+    usd = settings.operations.usd_per_node_hour
+    values["bench.price.gpus_per_node"] = (price.gpus_per_node, gpus)
+    values["bench.price.usd_per_node_hour"] = (price.usd_per_node_hour, usd)
+    return tuple(_changes(values))
+
+
+def _changes(values: dict[str, tuple[Any, Any]]) -> Iterator[str]:
+    for path, (before, now) in values.items():
+        if now != before and now is not None:
+            text = ",".join(now) if isinstance(now, list) else str(now)
+            yield f"{path}={text}"
 
 
 def ready() -> Step:
@@ -96,6 +134,7 @@ def _on_router(
         "--results-bucket": place.results_bucket,
         "--tensor-parallel-size": str(place.tensor_parallel_size),
     }
-    given = " ".join(f"{option} {value}" for option, value in told.items())
+    changes = (("--set", each) for each in place.changes)
+    given = " ".join(f"{option} {value}" for option, value in (*told.items(), *changes))
     command = f"{_ENVIRONMENT}exec {_TURNBACK} job measure {word} --run-id {{}} {given}{options}"
     return Step(name, command, ("$.run_id", *arguments), _ON_ROUTER, timeout_s, is_answer_read=True)
