@@ -34,9 +34,9 @@ def validate(
         bool, typer.Option("--scale-up", help="Start nodes that are missing; they are paid for.")
     ] = False,
     scale_down: Annotated[
-        Literal["always", "on_failure", "never"],
-        typer.Option(help="When nodes that it has started are ended."),
-    ] = "always",
+        Literal["always", "on_failure", "never"] | None,
+        typer.Option(help="When nodes that it has started are ended. Left out: always."),
+    ] = None,
     min_speedup: Annotated[
         float | None, typer.Option(min=0, help="Bar: least speed-up of turns 2 and later.")
     ] = None,
@@ -50,7 +50,7 @@ def validate(
     from runtime.aws.clients import client
     from runtime.aws.validate import Follower, Wish, find_machine, running, start
 
-    if follow and (scale_up or min_speedup or slo_ttft_p90_ms):
+    if follow and (scale_up or scale_down or min_speedup or slo_ttft_p90_ms):
         raise typer.BadParameter("--follow shows a validation that runs as it was asked for")
     tell = teller(as_json=as_json)
     with edge(f"interrupted; the validation goes on. {_how_to(name)}"):
@@ -61,7 +61,7 @@ def validate(
                 _say_last(name, region, as_json=as_json)
                 return
         else:
-            wish = Wish(scale_up, scale_down, min_speedup, slo_ttft_p90_ms)
+            wish = Wish(scale_up, scale_down or "always", min_speedup, slo_ttft_p90_ms)
             execution = start(states, name, wish)
         tell(f"execution {execution}")
         if not (wait or follow):

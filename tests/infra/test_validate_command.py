@@ -180,6 +180,14 @@ def test_following_none_shows_the_last_result() -> None:
     assert f"report: {GOOD['report']}" in done.output
 
 
+@pytest.mark.parametrize("option", ["--scale-up", "--scale-down=never", "--min-speedup=1.5"])
+def test_following_takes_no_wishes(option: str) -> None:
+    """They would change nothing."""
+    done = asked(machines(), "demo", "--follow", option)
+    assert done.exit_code == 2
+    assert "as it was asked for" in done.output
+
+
 def test_interrupting_leaves_it_running(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 130, with how to follow and to stop it."""
 

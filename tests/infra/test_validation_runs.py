@@ -318,10 +318,11 @@ def test_nodes_that_cannot_be_ended_are_told(state: str) -> None:
     assert found.last["failed"]["Cause"] == found.cause
 
 
-@pytest.mark.parametrize("state", ["DoctorWhy", "WaitActivities"])
+@pytest.mark.parametrize("state", [*(f"{step}Why" for step in STEPS), "WaitActivities"])
 def test_a_reason_that_cannot_be_asked_for_ends_the_run_all_the_same(state: str) -> None:
     """With AWS's refusal in the reason."""
-    machines = Machines(broken={"Doctor"}, refused=state, no_capacity=state == "WaitActivities")
+    step = state.removesuffix("Why")
+    machines = Machines(broken={step}, refused=state, no_capacity=state == "WaitActivities")
     found = played(machines)
     assert state in found.refused
     check_failed(found)
