@@ -32,7 +32,7 @@ def report(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build report.json, report.html, requests.csv and summary.md from measured passes."""
+    """Build report.json, report.html, requests.csv, summary.md and ttft.svg of measured passes."""
     try:
         files = build(folders, out or folders[0], Console(stderr=as_json))
     except (TurnbackError, OSError) as error:

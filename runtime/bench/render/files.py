@@ -12,6 +12,7 @@ from runtime.bench.render.svg import WIDE_PX, standalone_svg
 from runtime.bench.report import write_report
 
 REPORT, PAGE, ROWS, SUMMARY = "report.json", "report.html", "requests.csv", "summary.md"
+CHART = "ttft.svg"
 
 _RENDERED: dict[str, Callable[[Json], str]] = {ROWS: rows, SUMMARY: summary, PAGE: page}
 
@@ -28,7 +29,16 @@ def write_reports(report: Json, folder: Path) -> list[Path]:
     write_report(report, folder / REPORT)
     for name, render in _RENDERED.items():
         _replace(folder / name, render(report))
-    return [folder / name for name in (REPORT, *_RENDERED)]
+    names = [REPORT]
+    if has_turns(report):
+        write_turn_chart(report, folder / CHART)
+        names.append(CHART)
+    return [folder / name for name in (*names, *_RENDERED)]
+
+
+def has_turns(report: Json) -> bool:
+    """Whether the main pass has a turn to draw."""
+    return any(good(report, arm) for arm in arms_of(report))
 
 
 def write_turn_chart(report: Json, path: Path) -> None:
@@ -37,7 +47,7 @@ def write_turn_chart(report: Json, path: Path) -> None:
     Raises:
         ValueError: no turn of it succeeded.
     """
-    if not any(good(report, arm) for arm in arms_of(report)):
+    if not has_turns(report):
         raise ValueError("no turn succeeded, so there is nothing to draw")
     svg = standalone_svg(
         lambda figure: ttft_by_turn(figure, report),

@@ -64,11 +64,13 @@ def _notices(report: Json) -> str:
 
 
 def _pass(one: Json, at: int, *, is_only: bool) -> str:
-    about = one["pass"]
+    about, played = one["pass"], one["pass"]["bench"]
+    rate = played["arrivals_per_s"]
+    load = f"clients: {played['clients']}" if rate is None else f"arrivals: {rate:g} a second"
     flags = [
         f"prefix caching on prefill {'on' if about['prefill_prefix_caching'] else 'off'}",
         f"bidirectional KV transfer {'on' if about['is_feature_on'] else 'off on both servers'}",
-        f"clients: {about['bench']['clients']}, repeats: {about['bench']['repeats']}",
+        f"{load}, repeats: {played['repeats']}",
     ]
     heading = "Result" if is_only else f"Pass {about['name']}"
     found = "".join(f"<li>{escape(line)}</li>" for line in verdicts(one))
@@ -132,7 +134,8 @@ def _published(report: Json) -> str:
         f"<section><h2>Beside the published figures</h2><p>{escape(told['profile'])}: mean TTFT "
         "over all turns, turn 1 too, as published. Times of two set-ups do not compare; "
         f"ratios do, with these differences:</p><ul>{items}</ul>"
-        f"{_table('Published figures and ours', tables.published(told))}</section>"
+        f"{_table('Published figures and ours', tables.published(told))}"
+        f"<p>{escape(tables.published_pull(told))}</p></section>"
     )
 
 

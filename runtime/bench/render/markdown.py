@@ -37,6 +37,7 @@ def _lines(report: Json) -> Iterator[str]:
         yield "\n## Beside the published figures\n"
         yield from (f"- {_text(line)}" for line in beside["differences"])
         yield from _table(tables.published(beside))
+        yield f"\n{_text(tables.published_pull(beside))}"
 
 
 def _table(table: Table) -> Iterator[str]:

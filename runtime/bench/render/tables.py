@@ -159,11 +159,24 @@ def published(told: Json) -> Table:
                 _times(theirs["ratio"]),
                 *(number(ours[key], 0) for key in ("off_ms", "one_way_ms", "on_ms")),
                 _times(ours["ratio"]),
+                *(
+                    number(side[key], 0)
+                    for side in (theirs, ours)
+                    for key in ("off_prefill_ms", "on_prefill_ms")
+                ),
             )
         )
     theirs_head = ("published: off ms", "on ms", "off / on")
     ours_head = ("here: off ms", "one-way ms", "on ms", "off / on")
-    return Table(("own prefix, tokens", *theirs_head, *ours_head), rows)
+    part_head = ("prefill part, published: off ms", "on ms", "here: off ms", "on ms")
+    return Table(("own prefix, tokens", *theirs_head, *ours_head, *part_head), rows)
+
+
+def published_pull(told: Json) -> str:
+    """Published pulls beside ours."""
+    theirs, ours = told["pull_ms"]["published"], told["pull_ms"]["ours"]
+    here = "none was told" if ours is None else f"{ours[0]:,.0f} to {ours[1]:,.0f} ms"
+    return f"KV pull: published {theirs[0]:g} to {theirs[1]:g} ms, here {here}."
 
 
 def _times(value: float | None) -> str:

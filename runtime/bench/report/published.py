@@ -6,6 +6,7 @@ from typing import Any
 
 from runtime.bench.folder import PassInfo
 from runtime.bench.report.select import measured
+from runtime.bench.report.stages import stages_ms
 from runtime.bench.turn import Arm, TurnResult
 from runtime.contract.published import Published, PublishedRow
 
@@ -25,16 +26,19 @@ def published_comparison(
     baseline is; `one_way_ms` is of the main pass: the same fleet without the return.
 
     Args:
-        published: figures of the main pass's profile; None: there are none.
+        published: figures of the main pass's profile; None: there are none. Nor are they held
+            against a workload that is not the profile's.
         main: the pass with both arms.
         others: passes beside it.
     """
-    if published is None or published.profile != main[0].profile.name:
+    profile = main[0].profile.name
+    if published is None or published.profile != profile or main[0].workload != profile:
         return None
     off = next((turns for turns in others if not turns[0].is_feature_on), None)
     return {
         "profile": published.profile,
         "rows": [_row(row, main[1], None if off is None else off[1]) for row in published.rows],
+        "pull_ms": {"published": list(published.pull_ms), "ours": _pull_ms(main[1])},
         "differences": _differences(published, main, off),
     }
 
@@ -51,18 +55,36 @@ def _row(
             "off_ms": row.off_ms,
             "on_ms": row.on_ms,
             "ratio": _ratio(row.off_ms, row.on_ms),
+            "off_prefill_ms": row.off_prefill_ms,
+            "on_prefill_ms": row.on_prefill_ms,
         },
         "ours": {
             "off_ms": off_ms,
             "on_ms": on_ms,
             "one_way_ms": _mean_ms(main, "one_way", point),
             "ratio": _ratio(off_ms, on_ms),
+            "off_prefill_ms": None if off is None else _mean_leg_ms(off, "one_way", point),
+            "on_prefill_ms": _mean_leg_ms(main, "bidirectional", point),
         },
     }
 
 
 def _ratio(off_ms: float | None, on_ms: float | None) -> float | None:
     return off_ms / on_ms if off_ms and on_ms else None
+
+
+def _mean_leg_ms(results: Sequence[TurnResult], arm: Arm, point: int) -> float | None:
+    """Of the prefill leg as the router sees it, which is what a proxy logs."""
+    mine = [r for r in measured(results, arm) if r.point == point]
+    known = [r.router_ms["prefill"] for r in mine if "prefill" in r.router_ms]
+    return fmean(known) if known else None
+
+
+def _pull_ms(results: Sequence[TurnResult]) -> list[float] | None:
+    """Shortest and longest."""
+    told = [stages_ms(result) for result in measured(results, "bidirectional")]
+    pulls = [stages["pull"] for stages in told if stages is not None and stages["pull"] > 0]
+    return [min(pulls), max(pulls)] if pulls else None
 
 
 def _mean_ms(results: Sequence[TurnResult], arm: Arm, point: int) -> float | None:

@@ -198,26 +198,35 @@ def test_published_figures_stand_beside_ours(full: dict[str, Any]) -> None:
     """Each difference of set-up is named, in page and summary."""
     row = {
         "own_prefix_tokens": 2000,
-        "published": {"off_ms": 158.0, "on_ms": 122.0, "ratio": 158 / 122},
-        "ours": {"off_ms": None, "on_ms": 100.0, "one_way_ms": 150.0, "ratio": None},
+        "published": {"off_ms": 158.0, "on_ms": 122.0, "ratio": 158 / 122}
+        | {"off_prefill_ms": 153.0, "on_prefill_ms": 128.0},
+        "ours": {"off_ms": None, "on_ms": 100.0, "one_way_ms": 150.0, "ratio": None}
+        | {"off_prefill_ms": None, "on_prefill_ms": 91.0},
     }
-    told = {"profile": "qwen3-32b", "rows": [row], "differences": ["repeats: published 1, here 5"]}
+    told = {
+        "profile": "qwen3-32b",
+        "rows": [row],
+        "pull_ms": {"published": [30.0, 130.0], "ours": [12.0, 34.0]},
+        "differences": ["repeats: published 1, here 5"],
+    }
     for text in (page(full | {"published": told}), summary(full | {"published": told})):
         assert "Beside the published figures" in text
         assert "repeats: published 1, here 5" in text
         assert "1.30x" in text
+        assert "153" in text
+        assert "KV pull: published 30 to 130 ms, here 12 to 34 ms" in text
 
 
 def test_files_are_written_whole(full: dict[str, Any], tmp_path: Path) -> None:
-    """All four, without drafts; the report reads back as it was."""
+    """All five, without drafts; the report reads back as it was."""
     files = write_reports(full, tmp_path / "new" / "folder")
     assert [path.name for path in files] == [
-        *("report.json", "requests.csv", "summary.md", "report.html")
+        *("report.json", "ttft.svg", "requests.csv", "summary.md", "report.html")
     ]
     assert sorted(path.name for path in files[0].parent.iterdir()) == sorted(p.name for p in files)
     assert json.loads(files[0].read_text("utf-8")) == full
-    assert b"\r\n" in files[1].read_bytes()
-    assert b"\r\r\n" not in files[1].read_bytes()
+    assert b"\r\n" in files[2].read_bytes()
+    assert b"\r\r\n" not in files[2].read_bytes()
 
 
 def test_report_json_is_there_whatever_drawing_does(plain: dict[str, Any], tmp_path: Path) -> None:
@@ -247,6 +256,7 @@ def test_turn_chart_of_nothing_is_refused(failed: dict[str, Any], tmp_path: Path
     """An empty chart would look like a result."""
     with pytest.raises(ValueError, match="no turn succeeded"):
         write_turn_chart(failed, tmp_path / "chart.svg")
+    assert "ttft.svg" not in [path.name for path in write_reports(failed, tmp_path)]
 
 
 def test_five_numbers_are_values_that_were_measured() -> None:
@@ -287,6 +297,15 @@ def test_passes_are_never_mixed() -> None:
     cut = re.compile(r'<section id="pass-0">.*?</section>', re.DOTALL)
     (one,), (two,) = cut.findall(alone), cut.findall(both)
     assert one.replace("<h2>Result</h2>", "<h2>Pass main</h2>") == two
+
+
+def test_an_open_loop_says_how_many_arrive(plain: dict[str, Any]) -> None:
+    """Its number of clients plays no part."""
+    assert "clients: 1, repeats: 1" in page(plain)
+    bench = plain["pass"]["bench"] | {"arrivals_per_s": 2.5}
+    told = page(plain | {"pass": plain["pass"] | {"bench": bench}})
+    assert "arrivals: 2.5 a second, repeats: 1" in told
+    assert "clients: 1," not in told
 
 
 def test_commands_that_draw_nothing_do_not_load_matplotlib() -> None:

@@ -18,7 +18,7 @@ def figures() -> Published:
         ratio="1.6",
         pull_ms=(30.0, 130.0),
         rows=(
-            PublishedRow(own_prefix_tokens=2000, off_ms=158.0, on_ms=122.0),
+            PublishedRow(own_prefix_tokens=2000, off_ms=158.0, on_ms=122.0, off_prefill_ms=153.0),
             PublishedRow(own_prefix_tokens=24000, off_ms=778.0, on_ms=460.0),
         ),
         setup={
@@ -38,13 +38,35 @@ def test_rows_have_both_sides() -> None:
     """Off is the pass with the feature off, one_way is the main pass's own baseline."""
     report = build_report([MAIN, OFF], figures())
     first, last = report["published"]["rows"]
-    assert first["published"] == {"off_ms": 158.0, "on_ms": 122.0, "ratio": 158 / 122}
+    parts = {"off_prefill_ms": 153.0, "on_prefill_ms": None}
+    assert first["published"] == {"off_ms": 158.0, "on_ms": 122.0, "ratio": 158 / 122} | parts
     ours = first["ours"]
     assert ours["off_ms"] == pytest.approx(ours["one_way_ms"])
     # Turn 1, without a handle, is in the means, as in the published ones.
     assert ours["ratio"] == pytest.approx(ours["off_ms"] / ours["on_ms"])
     assert 1.5 < ours["ratio"] < 2.0
-    assert last["ours"] == {"off_ms": None, "on_ms": None, "one_way_ms": None, "ratio": None}
+    names = ("off_ms", "on_ms", "one_way_ms", "ratio", "off_prefill_ms", "on_prefill_ms")
+    assert last["ours"] == dict.fromkeys(names)
+
+
+def test_the_prefill_part_is_the_leg_that_a_proxy_sees() -> None:
+    """Pull and queue in it; within the TTFT, and none of it from a pass that told nothing."""
+    told = build_report([MAIN, OFF], figures())["published"]
+    ours = told["rows"][0]["ours"]
+    legs = [
+        each.router_ms["prefill"]
+        for each in MAIN[1]
+        if each.arm == "bidirectional" and each.point == 2000 and not each.is_again
+    ]
+    assert ours["on_prefill_ms"] == pytest.approx(sum(legs) / len(legs))
+    assert ours["on_prefill_ms"] < ours["on_ms"]
+    assert ours["off_prefill_ms"] < ours["off_ms"]
+    assert told["pull_ms"]["published"] == [30.0, 130.0]
+    low, high = told["pull_ms"]["ours"]
+    assert 0 < low <= high
+    silent = [replace(each, router_ms={}) for each in MAIN[1]]
+    told = build_report([(MAIN[0], silent, MAIN[2])], figures())["published"]
+    assert told["rows"][0]["ours"]["on_prefill_ms"] is told["pull_ms"]["ours"] is None
 
 
 def test_without_the_pass_there_is_no_like_baseline() -> None:
@@ -83,6 +105,13 @@ def test_figures_of_another_profile_are_left_out() -> None:
     assert build_report([MAIN])["published"] is None
 
 
+def test_another_workload_is_not_held_against_them() -> None:
+    """A user's file has none of the profile's sizes."""
+    info, results, samples = MAIN
+    main = (replace(info, workload="ours.json"), results, samples)
+    assert build_report([main, OFF], figures())["published"] is None
+
+
 @pytest.mark.parametrize("profile", ["qwen3-32b", "glm-5-fp8"])
 def test_each_fact_of_the_published_set_up_is_the_same_or_named(profile: str) -> None:
     """What the profile's own pass has in common is no difference; all else is one."""
@@ -90,7 +119,8 @@ def test_each_fact_of_the_published_set_up_is_the_same_or_named(profile: str) ->
     assert published is not None
     info, results, samples = MAIN
     ours = load_profile(profile)
-    main = (replace(info, profile=ours, bench=ours.bench), results, samples)
+    info = replace(info, profile=ours, bench=ours.bench, workload=profile)
+    main = (info, results, samples)
     lines = build_report([main], published)["published"]["differences"]
     same = {
         *("dtype", "max_model_len", "max_num_seqs", "backends", "decoder_kv_blocks_ttl_s"),
