@@ -12,12 +12,14 @@ from runtime.cli_local import EnvironmentOption, MockOption, ModelOption, OutOpt
 from runtime.contract.bench import BenchSpec
 from runtime.contract.explain import explain
 from runtime.contract.profile import PROFILES, Profile, load_profile
+from runtime.contract.published import load_published
 from runtime.errors import BadInput
 from runtime.local.up import LocalOptions
 
 if TYPE_CHECKING:
     from runtime.bench.bars import Bars
     from runtime.bench.remote import RemoteBench
+    from runtime.bench.workloads.load import WorkloadFile
     from runtime.local.bench import LocalBench
 
 UrlsOption = Annotated[list[str] | None, typer.Option(help="Engines whose metrics are read.")]
@@ -30,16 +32,23 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
+    context: typer.Context,
     *,
     url: Annotated[
         str | None, typer.Option(help="Router to measure. Left out: a pair on this machine.")
     ] = None,
-    profile: Annotated[str, typer.Option(help="Sizes and workload.")] = "tiny",
+    profile: Annotated[
+        str, typer.Option(help="Sizes and workload: a name, or a file of your own, PATH.toml.")
+    ] = "tiny",
     workload: Annotated[
         Path | None, typer.Option(help="Conversations of your own, in place of the profile's.")
     ] = None,
-    conversations: Annotated[int | None, typer.Option(min=2)] = None,
-    turns: Annotated[int | None, typer.Option(min=2)] = None,
+    conversations: Annotated[
+        int | None, typer.Option(min=2, help="In place of the profile's; of a file the first ones.")
+    ] = None,
+    turns: Annotated[
+        int | None, typer.Option(min=2, help="In place of the profile's; of a file at most.")
+    ] = None,
     out: OutOption = Path("out"),
     # How it is played; left out: the profile's.
     clients: Annotated[int | None, typer.Option(help="Conversations at a time.")] = None,
@@ -83,8 +92,12 @@ def bench(
     ] = None,
     # On this machine.
     passes: Annotated[
-        str, typer.Option(help="Of caching-off, caching-on, feature-off; parted by commas.")
-    ] = "caching-off",
+        str | None,
+        typer.Option(
+            help="Of caching-off, caching-on, feature-off; parted by commas. Left out: the first, "
+            "and feature-off too for a profile with published figures."
+        ),
+    ] = None,
     port: PortOption = 0,
     model: ModelOption = None,
     engine_environment: EnvironmentOption = Path(".venv-engine"),
@@ -113,6 +126,7 @@ def bench(
 ) -> None:
     """Measure what returning KV gains, per turn, with intervals; the answers are compared."""
     given = locals()
+    _refuse_unused(context, is_remote=url is not None)
     chosen = _profile(given)
     spec = chosen.bench
     from runtime.bench.bars import Bars
@@ -125,6 +139,37 @@ def bench(
         run(_remote(_remote_plan(given, chosen, spec), bars), on_uvloop)
 
 
+_OF_A_PAIR = ("passes", "port", "model", "engine_environment", "mock")
+_OF_A_ROUTER = (
+    *("served_model_name", "tokenizer", "api_key_file", "prefill", "decode", "name"),
+    *("prefill_prefix_caching", "feature_off"),
+)
+
+
+def _refuse_unused(context: typer.Context, *, is_remote: bool) -> None:
+    """An option that this run would pass over is a mistake: what was meant is not measured."""
+    flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    unused = [
+        flags[name]
+        for name in (_OF_A_PAIR if is_remote else _OF_A_ROUTER)
+        if (source := context.get_parameter_source(name)) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if unused:
+        which = "with --url" if is_remote else "without --url"
+        raise exit_with(
+            BadInput(
+                f"options that a run {which} would not use",
+                got=", ".join(unused),
+                allowed="with --url, options of a router that runs; without, of a pair that is "
+                "started on this machine (docs/reference.md)",
+                fix="leave them out"
+                if is_remote
+                else "leave them out, or add --url; the passes of a pair are chosen by --passes",
+            )
+        )
+
+
 _BENCH_FLAGS = tuple(name for name in BenchSpec.model_fields if name not in ("objectives", "price"))
 
 
@@ -134,14 +179,9 @@ def _profile(given: dict[str, Any]) -> Profile:
     Raises:
         typer.Exit: 2, with every value that cannot be used.
     """
-    name = given["profile"]
-    if not (PROFILES / f"{name}.toml").is_file():
-        known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.toml")))
-        raise exit_with(
-            BadInput("no such profile", got=name, allowed=known, fix="give another --profile")
-        )
-    raw = load_profile(name).model_dump()
-    _update(raw["workload"], given, {each: each for each in ("conversations", "turns")})
+    raw = _read_profile(given["profile"]).model_dump()
+    if given["workload"] is None:
+        _update(raw["workload"], given, {each: each for each in ("conversations", "turns")})
     _update(raw["bench"], given, {each: each for each in _BENCH_FLAGS})
     _update(raw["bench"]["objectives"], given, {"ttft_ms": "slo_ttft_ms", "tpot_ms": "slo_tpot_ms"})
     _update(
@@ -157,6 +197,24 @@ def _profile(given: dict[str, Any]) -> Profile:
         raise exit_with(explain(error, "turnback bench")) from None
 
 
+def _read_profile(name: str) -> Profile:
+    try:
+        return load_profile(name)
+    except ValidationError as error:
+        raise exit_with(explain(error, name)) from None
+    except (OSError, ValueError) as error:
+        known = ", ".join(sorted(path.stem for path in PROFILES.glob("*.toml")))
+        is_missing = isinstance(error, FileNotFoundError)
+        raise exit_with(
+            BadInput(
+                "no such profile" if is_missing else "the profile cannot be read",
+                got=name if is_missing else f"{name}: {error}",
+                allowed=f"{known}, or the path of a file of your own that ends in .toml",
+                fix="give another --profile, or mend the file",
+            )
+        ) from None
+
+
 def _update(raw: dict[str, Any], given: dict[str, Any], names: dict[str, str]) -> None:
     raw |= {field: given[name] for field, name in names.items() if given[name] is not None}
 
@@ -164,7 +222,7 @@ def _update(raw: dict[str, Any], given: dict[str, Any], names: dict[str, str]) -
 def _local_plan(given: dict[str, Any], profile: Profile, spec: BenchSpec) -> "LocalBench":
     from runtime.local.bench import PASSES, LocalBench
 
-    names = [each.strip() for each in given["passes"].split(",")]
+    names = _pass_names(given["passes"], profile)
     if set(names) - set(PASSES) or len(set(names)) < len(names):
         raise exit_with(
             BadInput(
@@ -181,7 +239,22 @@ def _local_plan(given: dict[str, Any], profile: Profile, spec: BenchSpec) -> "Lo
         model=given["model"],
         engine_environment=None if given["mock"] else given["engine_environment"],
     )
-    return LocalBench("bench", options, spec, names, given["workload"])
+    return LocalBench("bench", options, spec, names, _file(given))
+
+
+def _file(given: dict[str, Any]) -> "WorkloadFile | None":
+    from runtime.bench.workloads.load import WorkloadFile
+
+    path = given["workload"]
+    return None if path is None else WorkloadFile(path, given["conversations"], given["turns"])
+
+
+def _pass_names(given: str | None, profile: Profile) -> list[str]:
+    """The published baseline is a fleet without the feature: such a profile has that pass too."""
+    if given is not None:
+        return [each.strip() for each in given.split(",")]
+    is_published = load_published(profile.name) is not None
+    return ["caching-off", "feature-off"] if is_published else ["caching-off"]
 
 
 def _remote_plan(given: dict[str, Any], profile: Profile, spec: BenchSpec) -> "RemoteBench":
@@ -207,7 +280,7 @@ def _remote_plan(given: dict[str, Any], profile: Profile, spec: BenchSpec) -> "R
         profile=profile,
         bench=spec,
         servers=[*engines, Server("router", given["url"])],
-        workload=given["workload"],
+        workload=_file(given),
         api_key=_key(given["api_key_file"]),
     )
 

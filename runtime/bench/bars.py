@@ -40,7 +40,11 @@ def _speedup(report: Mapping[str, Any], least: float | None) -> Iterator[str]:
 def _ttft(report: Mapping[str, Any], most_ms: float | None) -> Iterator[str]:
     if most_ms is None:
         return
-    for turn in report["arms"]["bidirectional"]["turns"][1:]:
+    arm = report["arms"].get("bidirectional")
+    if arm is None:
+        yield "no p90 of TTFT could be measured: the pass has no bidirectional arm"
+        return
+    for turn in arm["turns"][1:]:
         got, n = turn["ttft_ms"]["p90"], turn["n"]
         if got is None:
             yield f"turn {turn['turn']}: no p90 of TTFT from {n} turns, at least 10 are needed"

@@ -12,9 +12,9 @@ from runtime.bench.order import plan_blocks
 from runtime.bench.player import Target
 from runtime.bench.run import run_pass
 from runtime.bench.scrape import Sampler, Server
-from runtime.bench.turn import TurnResult
+from runtime.bench.turn import ARMS, TurnResult
 from runtime.bench.workloads.conversation import Conversation
-from runtime.bench.workloads.load import load_workload
+from runtime.bench.workloads.load import WorkloadFile, load_workload
 from runtime.bench.workloads.synthetic import allowed_ids, usable_ids
 from runtime.contract.bench import BenchSpec
 from runtime.contract.profile import Profile
@@ -51,7 +51,7 @@ def read_workload(
     profile: Profile,
     tokenizer: Path,
     bench: BenchSpec,
-    path: Path | None = None,
+    file: WorkloadFile | None = None,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Workload:
     """Build a workload.
@@ -60,17 +60,17 @@ def read_workload(
         profile: sizes.
         tokenizer: tokenizer.json of the served model, or the model's folder.
         bench: how it will be played.
-        path: a file in place of the profile's workload.
+        file: in place of the profile's workload.
         on_note: told what was left out.
 
     Raises:
         BadInput: a file cannot be read or used.
     """
     reader = _tokenizer(tokenizer)
-    conversations = load_workload(profile, reader, path, bench, on_note=on_note)
+    conversations = load_workload(profile, reader, file, bench, on_note=on_note)
     is_free = profile.workload.answers != "round_trip"
     ids = () if is_free else allowed_ids(usable_ids(reader))
-    return Workload(path.name if path else profile.name, conversations, ids)
+    return Workload(file.path.name if file else profile.name, conversations, ids)
 
 
 def _tokenizer(path: Path) -> Tokenizer:
@@ -108,7 +108,7 @@ async def measure(
 
     Raises:
         BadInput, StartFailed, EngineDied: as in `run_pass`; EngineDied also where no turn
-            succeeded.
+            of an arm succeeded.
     """
     async with aiohttp.ClientSession() as session:
         sampler = Sampler(session, servers, folder.add_sample)
@@ -124,17 +124,19 @@ async def measure(
                 target, workload.conversations, folder, info, on_turn=on_turn, on_warm=begin
             )
         await sampler.settle()
-    _refuse_empty(results, folder)
+    _refuse_empty(results, info, folder)
 
 
-def _refuse_empty(results: Sequence[TurnResult], folder: PassFolder) -> None:
-    """A pass without one good turn has measured nothing, whatever its engines say."""
-    if any(result.is_successful for result in results):
-        return
-    errors = [result.error for result in results if result.error]
-    raise EngineDied(
-        "no turn succeeded",
-        got=errors[0] if errors else "no turn was run",
-        allowed="at least one successful turn",
-        fix=f"read the servers' logs; what was measured is in {folder.path}",
-    )
+def _refuse_empty(results: Sequence[TurnResult], info: PassInfo, folder: PassFolder) -> None:
+    """An arm without one good turn has measured nothing, whatever the other has."""
+    for arm in ARMS if info.is_feature_on else ARMS[:1]:
+        mine = [result for result in results if result.arm == arm and not result.is_again]
+        if any(result.is_successful for result in mine):
+            continue
+        errors = [result.error for result in mine if result.error]
+        raise EngineDied(
+            f"no turn of the {arm} arm succeeded",
+            got=errors[0] if errors else "no turn was run to its end",
+            allowed="at least one successful turn of each arm",
+            fix=f"read the servers' logs; what was measured is in {folder.path}",
+        )

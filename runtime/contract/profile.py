@@ -109,5 +109,11 @@ class Profile(Frozen):
 
 
 def load_profile(name: str) -> Profile:
-    """Read a committed profile by name; pydantic's ValidationError names bad fields."""
-    return Profile.model_validate(tomllib.loads((PROFILES / f"{name}.toml").read_text("utf-8")))
+    """Read a committed profile by its name, or a file of a user's by a path that ends in .toml.
+
+    Raises:
+        OSError, ValueError: there is none, or it is no TOML; pydantic's ValidationError
+            names bad fields.
+    """
+    path = Path(name) if name.endswith(".toml") else PROFILES / f"{name}.toml"
+    return Profile.model_validate(tomllib.loads(path.read_text("utf-8")))

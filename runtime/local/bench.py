@@ -15,6 +15,7 @@ from runtime.bench.progress import shown
 from runtime.bench.report import read_report
 from runtime.bench.results import REPORT, report_in_any_case, told_why
 from runtime.bench.scrape import Server
+from runtime.bench.workloads.load import WorkloadFile
 from runtime.contract.bench import BenchSpec
 from runtime.contract.profile import Profile
 from runtime.local.cluster import Cluster, ClusterPlan, running_cluster
@@ -40,7 +41,7 @@ class LocalBench:
     options: LocalOptions
     bench: BenchSpec
     passes: Sequence[str] = PASSES[:1]
-    workload: Path | None = None
+    workload: WorkloadFile | None = None
 
     @property
     def folder(self) -> Path:

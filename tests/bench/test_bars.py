@@ -30,3 +30,9 @@ def report(ratio: float | None, *p90_ms: float | None) -> dict[str, Any]:
 def test_missed(told: dict[str, Any], bars: Bars, count: int) -> None:
     """At the bar holds; below it, above it, or without a figure does not. Turn 1 is apart."""
     assert len(missed(told, bars)) == count
+
+
+def test_a_pass_without_the_arm_misses_its_bars() -> None:
+    """As one with the feature off on both servers."""
+    told = {"speedup": {"overall": {"ratio": None}}, "arms": {"one_way": {"turns": []}}}
+    assert len(missed(told, Bars(1.0, 100.0))) == 2

@@ -1,5 +1,6 @@
 """Profiles hold the published runs; figures are those that were published, and no others."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,3 +97,16 @@ def test_a_sweep_alone_decides_what_fits() -> None:
     """Its longest point counts as the own prefix does."""
     assert Profile.model_validate(with_work(sweep_own_prefix_tokens=[10, 5000]))
     assert isinstance(load_profile("tiny").workload, WorkloadSpec)
+
+
+def test_a_users_own_file_is_a_profile(tmp_path: Path) -> None:
+    """By its path; a committed one by its name alone."""
+    path = tmp_path / "ours.toml"
+    text = (PROFILES / "tiny.toml").read_text("utf-8").replace('name = "tiny"', 'name = "ours"')
+    path.write_text(f"{text}\n[workload.agentic]\ntool_share = 0.5\n", "utf-8")
+    profile = load_profile(str(path))
+    assert profile.name == "ours"
+    assert profile.workload.agentic is not None
+    assert profile.workload.agentic.tool_share == 0.5
+    with pytest.raises(FileNotFoundError):
+        load_profile("ours")

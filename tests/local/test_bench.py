@@ -9,6 +9,7 @@ import pytest
 
 from runtime.bench.folder import PassFolder
 from runtime.bench.results import found_passes
+from runtime.contract.profile import PROFILES, load_profile
 from runtime.local.model import build_model
 from tests.engine.conftest import read_addresses
 from tests.local.test_demo import assert_four_parts, run, started
@@ -75,7 +76,10 @@ def test_what_ran_is_kept(ran: tuple[Path, subprocess.CompletedProcess[str]]) ->
         (("--abort-share", "2"), "abort_share"),
         (("--slo-ttft-ms", "-1"), "ttft_ms"),
         (("--workload", "no-such-file.json"), "no-such-file.json"),
-        (("--url", "http://127.0.0.1:9"), "--tokenizer"),
+        (("--url", "http://127.0.0.1:9"), "--model, --mock"),
+        (("--feature-off", "--pass-name", "x"), "--feature-off"),
+        (("--tokenizer", "x", "--prefill", "http://x:1"), "--tokenizer"),
+        (("--profile", "no-such-file.toml"), "no-such-file.toml"),
     ],
 )
 def test_bad_input(arguments: tuple[str, ...], named: str, tmp_path: Path, model: Path) -> None:
@@ -84,6 +88,55 @@ def test_bad_input(arguments: tuple[str, ...], named: str, tmp_path: Path, model
     assert done.returncode == 2, done.stderr
     assert_four_parts(done.stderr)
     assert named in done.stderr
+
+
+def test_a_router_without_a_tokenizer(tmp_path: Path) -> None:
+    """The options of a run against a router, less the one that is always needed."""
+    done = run("bench", tmp_path, "--url", "http://127.0.0.1:9")
+    assert done.returncode == 2, done.stderr
+    assert_four_parts(done.stderr)
+    assert "--tokenizer" in done.stderr
+
+
+def test_profile_that_is_none(tmp_path: Path) -> None:
+    """Each bad value of a user's own profile is named, and so is a file that is no TOML."""
+    path = tmp_path / "ours.toml"
+    text = (PROFILES / "tiny.toml").read_text("utf-8")
+    wrongs = ((text.replace("turns = 5", "turns = 1"), "workload.turns"), ("= 1", "be read"))
+    for wrong, named in wrongs:
+        path.write_text(wrong, "utf-8")
+        done = run("bench", tmp_path, "--profile", str(path))
+        assert done.returncode == 2, done.stderr
+        assert_four_parts(done.stderr)
+        assert named in done.stderr
+        assert str(path) in done.stderr
+
+
+def test_agents_of_a_users_own_profile(tmp_path: Path, model: Path) -> None:
+    """A profile's file is how agents with tools are asked for."""
+    path = tmp_path / "agents.toml"
+    text = (PROFILES / "tiny.toml").read_text("utf-8").replace('name = "tiny"', 'name = "agents"')
+    path.write_text(f"{text}\n[workload.agentic]\ntool_share = 1.0\n", "utf-8")
+    arguments = ("--conversations", "2", "--turns", "3", "--think-scale", "0")
+    done = run(
+        *("bench", tmp_path, "--mock", "--model", str(model), "--profile", str(path), *arguments)
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "bench" / "report.json").read_text("utf-8"))
+    assert report["pass"]["workload"] == "agents"
+    assert report["workload"]["workload"]["agentic"]["tool_share"] == 1.0
+    assert report["exactness"]["compared"] == report["exactness"]["equal"] == 6
+    assert (tmp_path / "bench" / "ttft.svg").exists()
+
+
+def test_published_profiles_have_their_baseline() -> None:
+    """A pass with the feature off on both servers, unless the passes are chosen."""
+    from runtime.cli_bench import _pass_names
+
+    assert _pass_names(None, load_profile("tiny")) == ["caching-off"]
+    for name in ("qwen3-32b", "glm-5-fp8"):
+        assert _pass_names(None, load_profile(name)) == ["caching-off", "feature-off"]
+    assert _pass_names("caching-on", load_profile("qwen3-32b")) == ["caching-on"]
 
 
 def test_nobody_at_the_url(tmp_path: Path, model: Path) -> None:
@@ -108,12 +161,19 @@ def test_against_a_router(tmp_path: Path, model: Path, up: dict[str, str]) -> No
     """Two passes into one folder become one report; a name can be taken once."""
     engines = ("--prefill", up["prefill_url"], "--decode", up["decode_url"])
     remote = ("--url", up["router_url"], "--tokenizer", str(model), *QUICK, *engines)
-    first = run("bench", tmp_path, *remote, "--pass-name", "a")
-    assert first.returncode == 0, first.stderr
+    first = run("bench", tmp_path, *remote, "--pass-name", "a", "--min-speedup", "1000")
+    assert first.returncode == 1, first.stderr
+    # Bars are of the pass that ran, not of the report's main one.
     second = run("bench", tmp_path, *remote, "--pass-name", "b")
     assert second.returncode == 0, second.stderr
+    off = run(
+        *("bench", tmp_path, *remote, "--pass-name", "off", "--feature-off", "--min-speedup", "0")
+    )
+    assert off.returncode == 1, off.stderr
+    assert "no speed-up could be measured" in off.stderr
     report = json.loads((tmp_path / "bench" / "report.json").read_text("utf-8"))
-    assert [report["pass"]["name"], report["other_passes"][0]["pass"]["name"]] == ["a", "b"]
+    passes = [report, *report["other_passes"]]
+    assert [one["pass"]["name"] for one in passes] == ["a", "b", "off"]
     assert report["exactness"]["compared"] == report["exactness"]["equal"] == 4
     again = run("bench", tmp_path, *remote, "--pass-name", "a")
     assert again.returncode == 2

@@ -1,7 +1,7 @@
 """A profile, or a file of a user's own traffic, into what the player plays."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -19,13 +19,27 @@ from runtime.contract.profile import Profile
 from runtime.errors import BadInput
 
 
+@dataclass(frozen=True)
+class WorkloadFile:
+    """Conversations in place of a profile's.
+
+    Attributes:
+        path: JSON, or JSON lines.
+        conversations: of the file, in its order; None: all.
+        turns: of each, from the first on; None: all.
+    """
+
+    path: Path
+    conversations: int | None = None
+    turns: int | None = None
+
+
 def load_workload(
     profile: Profile,
     tokenizer: Tokenizer,
-    path: Path | None,
+    file: WorkloadFile | None,
     bench: BenchSpec,
     *,
-    most_conversations: int | None = None,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> list[Conversation]:
     """Build the conversations: the warm-up first, with texts of its own.
@@ -33,9 +47,8 @@ def load_workload(
     Args:
         profile: sizes, and the longest sequence that its engines take.
         tokenizer: of the served model.
-        path: a file in place of the profile's workload; None: the profile's.
+        file: in place of the profile's workload; None: the profile's.
         bench: which share of turns edits its history.
-        most_conversations: of a file, in its order; None: all.
         on_note: told what was left out.
 
     Returns:
@@ -50,9 +63,9 @@ def load_workload(
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
     work, most = profile.workload, profile.serving.max_model_len
-    source = str(path or f"profile {profile.name}")
-    if path is not None:
-        planned = _from_file(path, profile, tokenizer, count)[:most_conversations]
+    source = str(file.path if file else f"profile {profile.name}")
+    if file is not None:
+        planned = _from_file(file, profile, tokenizer, count)
     elif work.answers == "recorded":
         raise _nothing_recorded(source)
     elif work.agentic is not None:
@@ -72,16 +85,20 @@ def load_workload(
 
 
 def _from_file(
-    path: Path, profile: Profile, tokenizer: Tokenizer, count: Callable[[str], int]
+    file: WorkloadFile, profile: Profile, tokenizer: Tokenizer, count: Callable[[str], int]
 ) -> list[Conversation]:
-    work, read = profile.workload, read_json(path)
+    work, path, read = profile.workload, file.path, read_json(file.path)
     is_generator = isinstance(read.whole, dict) and "filetype" in read.whole
     if not is_generator:
-        return read_conversations(read.items, str(path), work, count)
-    if work.answers == "recorded":
+        # What is not asked for is not read either: public sets have some that cannot be used.
+        found = read_conversations(read.items[: file.conversations], str(path), work, count)
+    elif work.answers == "recorded":
         raise _nothing_recorded(str(path))
-    most = profile.serving.max_model_len
-    return read_generator(read.whole, path, tokenizer, seed=work.seed, most_tokens=most)
+    else:
+        most = profile.serving.max_model_len
+        found = read_generator(read.whole, path, tokenizer, seed=work.seed, most_tokens=most)
+    kept = found[: file.conversations]
+    return [replace(each, turns=each.turns[: file.turns]) for each in kept]
 
 
 def _nothing_recorded(source: str) -> BadInput:

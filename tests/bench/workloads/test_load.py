@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from runtime.bench.workloads.conversation import Conversation
 from runtime.bench.workloads.json_file import MOST_BYTES
-from runtime.bench.workloads.load import load_workload
+from runtime.bench.workloads.load import WorkloadFile, load_workload
 from runtime.bench.workloads.synthetic import build_conversations
 from runtime.contract.bench import BenchSpec
 from runtime.contract.profile import AgenticSpec, Profile
@@ -25,9 +25,11 @@ def load(tokenizer: Tokenizer, profile: Profile) -> Load:
     """Loads a profile's workload, or a file, with changes to the workload."""
 
     def build(path: Path | None = None, *, bench: Any = None, **rest: Any) -> list[Conversation]:
-        notes = {name: rest.pop(name) for name in ("on_note", "most_conversations") if name in rest}
+        notes = {name: rest.pop(name) for name in ("on_note",) if name in rest}
+        most = [rest.pop(name, None) for name in ("most_conversations", "most_turns")]
+        file = None if path is None else WorkloadFile(path, *most)
         changed = profile.model_copy(update={"workload": profile.workload.model_copy(update=rest)})
-        return load_workload(changed, tokenizer, path, bench or BenchSpec(), **notes)
+        return load_workload(changed, tokenizer, file, bench or BenchSpec(), **notes)
 
     return build
 
@@ -174,10 +176,14 @@ def test_what_the_engines_cannot_take_is_left_out_and_told(load: Load, tmp_path:
 
 
 def test_only_the_first_conversations_of_a_file(load: Load, tmp_path: Path) -> None:
-    """A large file can be cut without rewriting it."""
-    path = write(tmp_path / "file.json", [*CHATS, chat("z", "y")])
+    """A large file can be cut without rewriting it; what lies behind is not even looked at."""
+    path = write(tmp_path / "file.json", [*CHATS, {"no": "conversation"}])
     loaded = load(path, most_conversations=2)
     assert [each.index for each in loaded if not each.is_warmup] == [0, 1]
+    loaded = load(write(tmp_path / "generator.json", GENERATOR), most_conversations=3, most_turns=2)
+    assert [len(each.turns) for each in loaded if not each.is_warmup] == [2, 2, 2]
+    loaded = load(path, most_conversations=2, most_turns=2)
+    assert [len(each.turns) for each in loaded if not each.is_warmup] == [2, 2]
 
 
 @pytest.mark.parametrize("content", [[chat("a"), chat("b")], [chat("word " * 5000, "a")]])
