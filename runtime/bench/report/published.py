@@ -50,19 +50,15 @@ def _row(
         "published": {
             "off_ms": row.off_ms,
             "on_ms": row.on_ms,
-            "ratio": _ratio(row.off_ms, row.on_ms),
+            "ratio": row.ratio,
         },
         "ours": {
             "off_ms": off_ms,
             "on_ms": on_ms,
             "one_way_ms": _mean_ms(main, "one_way", point),
-            "ratio": _ratio(off_ms, on_ms),
+            "ratio": off_ms / on_ms if off_ms and on_ms else None,
         },
     }
-
-
-def _ratio(off_ms: float | None, on_ms: float | None) -> float | None:
-    return off_ms / on_ms if off_ms and on_ms else None
 
 
 def _mean_ms(results: Sequence[TurnResult], arm: Arm, point: int) -> float | None:
