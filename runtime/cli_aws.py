@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from runtime.cli_edge import exit_with
 from runtime.errors import EXIT_INTERRUPTED, BadInput, StartFailed, TurnbackError
 
 if TYPE_CHECKING:
@@ -49,17 +50,16 @@ def edge(interrupted: str) -> Iterator[None]:
     try:
         yield
     except TurnbackError as error:
-        typer.echo(f"\nerror: {error}", err=True)
-        raise typer.Exit(error.exit_code) from None
+        raise exit_with(error) from None
     except BotoCoreError as error:
-        shown = BadInput(
-            "AWS cannot be asked",
-            got=str(error),
-            allowed="a region, and credentials where the command needs them",
-            fix="give --region or set AWS_REGION; set credentials",
-        )
-        typer.echo(f"\nerror: {shown}", err=True)
-        raise typer.Exit(shown.exit_code) from None
+        raise exit_with(
+            BadInput(
+                "AWS cannot be asked",
+                got=str(error),
+                allowed="a region, and credentials where the command needs them",
+                fix="give --region or set AWS_REGION; set credentials",
+            )
+        ) from None
     except KeyboardInterrupt:
         typer.echo(f"\n{interrupted}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None

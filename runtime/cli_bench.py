@@ -13,7 +13,7 @@ from runtime.contract.bench import BenchSpec
 from runtime.contract.explain import explain
 from runtime.contract.profile import PROFILES, Profile, load_profile
 from runtime.contract.published import load_published
-from runtime.errors import BadInput
+from runtime.errors import EXIT_BELOW_BAR, BadInput
 from runtime.local.up import LocalOptions
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from runtime.local.bench import LocalBench
 
 UrlsOption = Annotated[list[str] | None, typer.Option(help="Engines whose metrics are read.")]
-_MISSED = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -321,4 +320,4 @@ def _judge(report: dict[str, Any], bars: "Bars") -> None:
     for line in lines:
         typer.echo(f"missed: {line}", err=True)
     if lines:
-        raise typer.Exit(_MISSED)
+        raise typer.Exit(EXIT_BELOW_BAR)

@@ -31,14 +31,7 @@ def run(
     except TurnbackError as error:
         raise exit_with(error) from None
     except OSError as error:
-        raise exit_with(
-            BadInput(
-                "a file or folder cannot be used",
-                got=str(error),
-                allowed="folders that can be written, with room on the disk",
-                fix="give another --out, or mend what the system names",
-            )
-        ) from None
+        raise exit_with(unusable(error)) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("\ninterrupted; every process that was started has been ended", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -48,3 +41,13 @@ def exit_with(error: TurnbackError) -> typer.Exit:
     """Print an error; raise what comes back."""
     typer.echo(f"\nerror: {error}", err=True)
     return typer.Exit(error.exit_code)
+
+
+def unusable(error: OSError) -> BadInput:
+    """What the system says of a file, for a user."""
+    return BadInput(
+        "a file or folder cannot be used",
+        got=str(error),
+        allowed="folders that can be read and written, with room on the disk",
+        fix="give another --out, or mend what the system names",
+    )

@@ -19,6 +19,7 @@ import typer
 from pydantic import ValidationError
 
 from runtime.cli_aws import edge
+from runtime.contract.bench import REPORT
 from runtime.contract.explain import explain
 from runtime.contract.keys import ApiKeys
 from runtime.contract.node import NodeAddress
@@ -245,7 +246,7 @@ def _exactness(given: _Job) -> dict[str, Any]:
     from runtime.bench.report import read_report
     from runtime.job.judge import judge_exactness
 
-    return judge_exactness(read_report(given.sample / "report.json"))
+    return judge_exactness(read_report(given.sample / REPORT))
 
 
 def _bench(given: _Job, limit_s: int, bars: "Bars") -> dict[str, Any]:
@@ -300,7 +301,6 @@ def _measure(
     from runtime.bench.folder import PassFolder
     from runtime.bench.remote import RemoteBench, run_remote
     from runtime.bench.report import read_report
-    from runtime.bench.results import REPORT
     from runtime.bench.run import on_uvloop
     from runtime.bench.scrape import Server
 

@@ -4,11 +4,12 @@ import json
 import re
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from runtime.cli_aws import JsonOption, edge
+from runtime.contract.status import MACHINE_ROLES, MachineRole
 from runtime.errors import BadInput
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def logs(
     name: Annotated[str, typer.Argument(help="The deployment.")],
     *,
     role: Annotated[
-        Literal["prefill", "decode", "router"] | None,
+        MachineRole | None,
         typer.Option(help="Of the machines. Left out: all."),
     ] = None,
     node: Annotated[str, typer.Option(help="Instance id. Left out: all.")] = "",
@@ -41,12 +42,12 @@ def logs(
 ) -> None:
     """Print what a deployment's machines have said, by time."""
     from runtime.aws.clients import client
-    from runtime.aws.logs import ROLES, Logs, Wanted
+    from runtime.aws.logs import Logs, Wanted
 
     with edge("ended"):
         wanted = Wanted(
             name,
-            roles=(role,) if role else ROLES,
+            roles=(role,) if role else MACHINE_ROLES,
             since_unix_ms=int((time.time() - seconds_of(since)) * 1000),
             node=_checked(node),
             texts=[each for each in (text, request_id) if each],

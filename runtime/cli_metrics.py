@@ -4,13 +4,14 @@ import json
 import signal
 import threading
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from runtime.cli_aws import edge
 from runtime.contract.node_metrics import PERIOD_S, ROLE
 from runtime.contract.operations import DEPLOYMENT
+from runtime.contract.status import MachineRole
 from runtime.launch.machine import Machine
 from runtime.launch.node_metrics import Reading, Since, read
 
@@ -26,7 +27,7 @@ def node_metrics(
         str, typer.Option(envvar="TURNBACK_DEPLOYMENT", help="The deployment's name.")
     ],
     role: Annotated[
-        Literal["prefill", "decode", "router"],
+        MachineRole,
         typer.Option(envvar="TURNBACK_ROLE", help="Of this machine."),
     ],
     period_s: Annotated[int, typer.Option(min=1, help="Between two readings.")] = PERIOD_S,
@@ -60,7 +61,7 @@ def _plain(reading: Reading) -> dict[str, Any]:
 def _send_until(
     ended: threading.Event,
     machine: Machine,
-    role: Literal["prefill", "decode", "router"],
+    role: MachineRole,
     deployment: str,
     period_s: int,
 ) -> None:

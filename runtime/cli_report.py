@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from runtime.cli_aws import JsonOption
+from runtime.cli_edge import exit_with, unusable
 from runtime.errors import BadInput, TurnbackError
 
 if TYPE_CHECKING:
@@ -36,9 +37,7 @@ def report(
     try:
         files = build(folders, out or folders[0], Console(stderr=as_json))
     except (TurnbackError, OSError) as error:
-        shown = error if isinstance(error, TurnbackError) else _unusable(error)
-        typer.echo(f"\nerror: {shown}", err=True)
-        raise typer.Exit(shown.exit_code) from None
+        raise exit_with(error if isinstance(error, TurnbackError) else unusable(error)) from None
     if as_json:
         typer.echo(json.dumps({path.name: str(path) for path in files}))
 
@@ -60,7 +59,7 @@ def build(folders: list[Path], out: Path, console: Console) -> list[Path]:
     """
     # Late: other commands do without these.
     from runtime.bench.render.files import write_reports
-    from runtime.bench.results import report_of
+    from runtime.bench.results import report_of, show_files
     from runtime.bench.table import render
 
     found = [one for folder in folders for one in _passes(folder)]
@@ -77,8 +76,7 @@ def build(folders: list[Path], out: Path, console: Console) -> list[Path]:
     told = report_of([passed for _, passed in kept])
     files = write_reports(told, out)
     console.print(render(told))
-    for path in files:
-        console.print(f"{path.name + ':':13} {path}", markup=False, highlight=False, soft_wrap=True)
+    show_files(files, console)
     return files
 
 
@@ -96,12 +94,3 @@ def _passes(folder: Path) -> "list[Found]":
             fix="give a folder that `turnback bench` or `turnback demo` has written",
         )
     return found
-
-
-def _unusable(error: OSError) -> BadInput:
-    return BadInput(
-        "a file or folder cannot be used",
-        got=str(error),
-        allowed="folders that can be read and written, with room on the disk",
-        fix="give another --out, or mend what the system names",
-    )

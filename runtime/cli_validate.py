@@ -2,18 +2,18 @@
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from runtime.cli_aws import JsonOption, edge, teller
+from runtime.contract.operations import BELOW_BAR, ScaleDown, last_validation_parameter
+from runtime.errors import EXIT_BELOW_BAR
 
 if TYPE_CHECKING:
     from runtime.aws.validate import Outcome
-
-BELOW_BAR = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +34,7 @@ def validate(
         bool, typer.Option("--scale-up", help="Start nodes that are missing; they are paid for.")
     ] = False,
     scale_down: Annotated[
-        Literal["always", "on_failure", "never"] | None,
+        ScaleDown | None,
         typer.Option(help="When nodes that it has started are ended. Left out: always."),
     ] = None,
     min_speedup: Annotated[
@@ -83,8 +83,8 @@ def _how_to(name: str) -> str:
 
 def _tell_end(name: str, outcome: "Outcome", *, as_json: bool) -> None:
     failure = outcome.failure(name)
-    is_missed = outcome.result.get("verdict") == "below_bar"
-    code = failure.exit_code if failure else BELOW_BAR if is_missed else 0
+    is_missed = outcome.result.get("verdict") == BELOW_BAR
+    code = failure.exit_code if failure else EXIT_BELOW_BAR if is_missed else 0
     if as_json:
         told = {
             "deployment": name,
@@ -107,7 +107,6 @@ def _say_last(name: str, region: str, *, as_json: bool) -> None:
     """No validation runs: what the last one has left."""
     from runtime.aws.clients import client
     from runtime.aws.parameter import parameter_text
-    from runtime.contract.operations import last_validation_parameter
 
     last = json.loads(parameter_text(client("ssm", region), last_validation_parameter(name)))
     if as_json:

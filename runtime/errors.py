@@ -10,6 +10,8 @@ TurnbackError
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+EXIT_BELOW_BAR = 1
+"""A measured result is below a bar that the user has set."""
 EXIT_INTERRUPTED = 130
 
 

@@ -14,9 +14,11 @@ from runtime.contract.deployment import DeploymentSettings
 from runtime.contract.model import MANIFEST, model_prefix
 from runtime.contract.names import resource_name
 from runtime.contract.operations import (
+    RUNS,
     fingerprint_parameter,
     last_validation_parameter,
     results_bucket_parameter,
+    validation_input,
 )
 from stacks.constructs.alarms import Alarms
 from stacks.constructs.dashboard import Dashboard
@@ -29,7 +31,6 @@ from stacks.network import NetworkStack
 from stacks.router import RouterStack
 
 _KEPT_DAYS = 365
-_COMMAND_DAYS = 90
 _MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 """What the benchmark reads of a model: its sizes, and how to count tokens."""
 
@@ -132,7 +133,7 @@ class OperationsStack(Stack):
 
     def _let_machines_publish(self, fleet: FleetStack) -> None:
         """Nodes and routers leave what a command prints; a router leaves its run's report too."""
-        outputs = self.results.arn_for_objects("runs/*")
+        outputs = self.results.arn_for_objects(f"{RUNS}/*")
         may_put = iam.PolicyStatement(actions=["s3:PutObject"], resources=[outputs])
         model = self._settings.model.path
         may_read = iam.PolicyStatement(
@@ -145,9 +146,8 @@ class OperationsStack(Stack):
             statements=[may_put],
         )
         iam.Policy(*(self, "RoutersMayMeasure"), roles=[self._router.role], statements=[may_read])
-        found = (
-            f"IAM5[Resource::<{self.get_logical_id(self.results.node.default_child)}.Arn>/runs/*]"  # type: ignore[arg-type]
-        )
+        bucket = self.get_logical_id(self.results.node.default_child)  # type: ignore[arg-type]
+        found = f"IAM5[Resource::<{bucket}.Arn>/{RUNS}/*]"
         acknowledge(policy, found, "A run's name is not known before it starts.")
 
     def _add_validation(self) -> ValidationMachine:
@@ -195,14 +195,14 @@ class OperationsStack(Stack):
         is_scale = self._settings.after_deploy == "scale"
         self.validation.starts_after(
             self,
-            {
-                "mode": self._settings.after_deploy,
-                "scale_up": True,
+            validation_input(
+                self._settings.after_deploy,
+                scale_up=True,
                 # Nodes that were asked for stay up, but not where they cannot serve.
-                "scale_down": "on_failure" if is_scale else bars.scale_down,
-                "min_speedup": bars.min_speedup or 0,
-                "slo_ttft_p90_ms": bars.slo_ttft_p90_ms or 0,
-            },
+                scale_down="on_failure" if is_scale else bars.scale_down,
+                min_speedup=bars.min_speedup,
+                slo_ttft_p90_ms=bars.slo_ttft_p90_ms,
+            ),
         )
 
     def _add_watch(self, now: datetime) -> None:

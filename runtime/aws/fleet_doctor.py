@@ -14,10 +14,9 @@ from runtime.aws.parameter import parameter_text
 from runtime.aws.run_command import Outcome, RunCommand
 from runtime.contract.doctor import DoctorReport, Stage
 from runtime.contract.node import NodeSpec
-from runtime.contract.status import BOOT_FILE, BootReport
+from runtime.contract.status import BOOT_FILE, KIT_COMMAND, BootReport
 from runtime.errors import BadInput, TurnbackError
 
-_TURNBACK = "/opt/turnback/venv/bin/turnback"
 _RUN_S = 60
 """Beside the window; the doctor's own time-outs end it well before."""
 _DELIVERY_S = 20.0
@@ -112,8 +111,8 @@ def doctor_command(question: Question, peers: Sequence[str], now_unix_s: float) 
     if question.window_s is not None:
         begin = now_unix_s + _DELIVERY_S
         words += ["--window-s", f"{question.window_s:g}", "--window-at", f"{begin:.0f}"]
-    asked = shlex.join([_TURNBACK, "doctor", "--json", *words])
-    return f"if [ -x {_TURNBACK} ]; then {asked}; else cat {BOOT_FILE}; fi"
+    asked = shlex.join([KIT_COMMAND, "doctor", "--json", *words])
+    return f"if [ -x {KIT_COMMAND} ]; then {asked}; else cat {BOOT_FILE}; fi"
 
 
 def answer_of(node: Machine, outcome: Outcome | None) -> NodeAnswer:

@@ -3,14 +3,13 @@
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from runtime.aws.patience import ask
 from runtime.contract.node_metrics import log_group
+from runtime.contract.status import MachineRole
 from runtime.errors import BadInput
 
-LogRole = Literal["prefill", "decode", "router"]
-ROLES: tuple[LogRole, ...] = ("prefill", "decode", "router")
 PERMISSIONS = "logs:FilterLogEvents"
 MOST_LINES = 10_000
 """Of one look; what is longer is asked for in parts."""
@@ -52,7 +51,7 @@ class Wanted:
     """
 
     deployment: str
-    roles: Sequence[LogRole]
+    roles: Sequence[MachineRole]
     since_unix_ms: int
     node: str = ""
     texts: Sequence[str] = ()

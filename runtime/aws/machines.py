@@ -7,12 +7,11 @@ from typing import Any, cast
 
 from runtime.aws.discovery import DEPLOYMENT_TAG, DRAINING_TAG, GENERATION_TAG, ROLE_TAG
 from runtime.aws.rollout.fleet import NodeRole
+from runtime.contract.status import MACHINE_ROLES
 from runtime.errors import BadInput
 
 BASE_TAG = "turnback:rollout-base"
 """Of a group, while a rollout has one node more started: the capacity before."""
-
-ROLES: tuple[NodeRole, ...] = ("prefill", "decode", "router")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def machines_of(ec2: Any, deployment: str, states: Sequence[str] = ("running",))
     pages = ec2.get_paginator("describe_instances").paginate(
         Filters=[
             {"Name": f"tag:{DEPLOYMENT_TAG}", "Values": [deployment]},
-            {"Name": f"tag:{ROLE_TAG}", "Values": [*ROLES]},
+            {"Name": f"tag:{ROLE_TAG}", "Values": [*MACHINE_ROLES]},
             {"Name": "instance-state-name", "Values": [*states]},
         ]
     )
@@ -86,7 +85,7 @@ def machines_of(ec2: Any, deployment: str, states: Sequence[str] = ("running",))
         for reservation in page["Reservations"]
         for instance in reservation["Instances"]
     ]
-    return sorted(found, key=lambda each: (ROLES.index(each.role), each.name))
+    return sorted(found, key=lambda each: (MACHINE_ROLES.index(each.role), each.name))
 
 
 def _machine(instance: Mapping[str, Any]) -> Machine:
@@ -118,7 +117,7 @@ def rolled_groups(autoscaling: Any, deployment: str) -> dict[NodeRole, RolledGro
         role = cast(NodeRole, _tags(group).get(ROLE_TAG, ""))
         if role in found:
             raise _several(deployment, role, raw)
-        if role in ROLES:
+        if role in MACHINE_ROLES:
             found[role] = _group(group)
     return found
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.aws.patience import ask
+from runtime.contract.bench import REPORT
 from runtime.contract.model import model_prefix
 from runtime.contract.operations import DEPLOYMENT, NAMESPACE, Metric, run_prefix
 
@@ -33,7 +34,7 @@ def upload_run(s3: Any, bucket: str, run_id: str, folder: Path) -> str:
             s3.upload_file(str(path), bucket, key, ExtraArgs=kind)
 
         ask(f"{path.name} cannot be uploaded to {bucket}", "s3:PutObject", put)
-    return f"s3://{bucket}/{prefix}report.json"
+    return f"s3://{bucket}/{prefix}{REPORT}"
 
 
 def put_metrics(

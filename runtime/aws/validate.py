@@ -8,16 +8,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runtime.aws.patience import ask
-from runtime.contract.operations import ERRORS, STEPS, results_bucket_parameter, state_machine_name
+from runtime.contract.operations import (
+    ERRORS,
+    INPUT_ERRORS,
+    START_ERRORS,
+    STEPS,
+    ScaleDown,
+    state_machine_name,
+    validation_input,
+)
 from runtime.errors import BadInput, EngineDied, StartFailed, TurnbackError
 
 _POLL_S = 5.0
 _TAIL_LINES = 3
 _MAY_START = "states:ListStateMachines, states:ListExecutions and states:StartExecution"
 _MAY_FOLLOW = "states:DescribeExecution and states:GetExecutionHistory"
-_INPUT = ("WrongInput", "NodesMissing", "ModelNotStaged", "AnotherRuns")
-_START = ("NodesNotThere", "NoRouter", "Ready")
-"""Errors of the machine that end with 2 and 3; what a step finds wrong ends with 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +31,24 @@ class Wish:
 
     Attributes:
         scale_up: whether missing nodes are started.
-        scale_down: `always`, `on_failure` or `never`: when nodes that it started are ended.
+        scale_down: when they are ended.
         min_speedup, slo_ttft_p90_ms: bars; None: none.
     """
 
     scale_up: bool = False
-    scale_down: str = "always"
+    scale_down: ScaleDown = "always"
     min_speedup: float | None = None
     slo_ttft_p90_ms: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The state machine's input."""
-        return {
-            "mode": "validate",
-            "scale_up": self.scale_up,
-            "scale_down": self.scale_down,
-            "min_speedup": self.min_speedup or 0,
-            "slo_ttft_p90_ms": self.slo_ttft_p90_ms or 0,
-        }
+        return validation_input(
+            "validate",
+            scale_up=self.scale_up,
+            scale_down=self.scale_down,
+            min_speedup=self.min_speedup,
+            slo_ttft_p90_ms=self.slo_ttft_p90_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,9 @@ class Outcome:
         if self.status == "SUCCEEDED":
             return None
         word = self.error.removeprefix(ERRORS)
-        kind = BadInput if word in _INPUT else StartFailed
-        if self.error.startswith(ERRORS) and word not in (*_INPUT, *_START):
-            kind = EngineDied  # type: ignore[assignment]
+        kind: type[TurnbackError] = BadInput if word in INPUT_ERRORS else StartFailed
+        if self.error.startswith(ERRORS) and word not in (*INPUT_ERRORS, *START_ERRORS):
+            kind = EngineDied  # what a step has found wrong
         is_cut = self.status in ("ABORTED", "TIMED_OUT")
         again = f"; then turnback validate {deployment} --wait"
         return kind(
@@ -246,13 +251,3 @@ def _printed(details: Mapping[str, Any]) -> list[str]:
     told = json.loads(details.get("output") or "{}")
     lines = str(told.get("StandardErrorContent", "")).strip().splitlines()
     return lines[-_TAIL_LINES:]
-
-
-def result_address(ssm: Any, deployment: str) -> str:
-    """Where run folders lie."""
-    reply = ask(
-        "the bucket of results cannot be looked for",
-        "ssm:GetParameter",
-        lambda: ssm.get_parameter(Name=results_bucket_parameter(deployment)),
-    )
-    return f"s3://{reply['Parameter']['Value']}/runs/"

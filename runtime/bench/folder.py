@@ -8,6 +8,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from runtime.bench.turn import TurnResult
+from runtime.bench.write import write_whole
 from runtime.contract.bench import BenchSpec
 from runtime.contract.explain import explain
 from runtime.contract.profile import Profile
@@ -44,6 +45,11 @@ class PassInfo:
     is_feature_on: bool = True
     environment: dict[str, Any] = field(default_factory=dict)
     stopped_by: str | None = "it has not ended"
+
+    @property
+    def run_id(self) -> str:
+        """Part of every conversation's id and salt: no other pass has it."""
+        return f"{self.created_utc}-{self.name}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON."""
@@ -99,20 +105,16 @@ class PassFolder:
 
     def begin(self, info: PassInfo) -> None:
         """Make the folder and say what will run."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.write_info(info)
+        self._write_info(info)
 
     def end(self, info: PassInfo, stopped_by: str | None) -> PassInfo:
         """Say how it ended; the info that says so."""
         ended = replace(info, stopped_by=stopped_by)
-        self.write_info(ended)
+        self._write_info(ended)
         return ended
 
-    def write_info(self, info: PassInfo) -> None:
-        """Write pass.json, whole or not at all."""
-        draft = self.path / f".{PASS}.draft"
-        draft.write_text(json.dumps(info.to_dict(), indent=2) + "\n", "utf-8")
-        draft.replace(self.path / PASS)
+    def _write_info(self, info: PassInfo) -> None:
+        write_whole(self.path / PASS, json.dumps(info.to_dict(), indent=2) + "\n")
 
     def add_turn(self, result: TurnResult) -> None:
         """Append a turn."""

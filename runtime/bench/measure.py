@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from tokenizers import Tokenizer
@@ -37,9 +39,31 @@ class Workload:
     conversations: Sequence[Conversation]
     allowed_token_ids: tuple[int, ...] = ()
 
-    def turns(self, bench: BenchSpec, *, is_feature_on: bool) -> int:
+    def pass_of(
+        self, name: str, profile: Profile, bench: BenchSpec, environment: dict[str, Any]
+    ) -> PassInfo:
+        """What a pass says of itself that begins now.
+
+        Args:
+            name: of the pass.
+            profile: what the servers were started with.
+            bench: how it is played.
+            environment: versions and machine.
+        """
+        return PassInfo(
+            name=name,
+            created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+            profile=profile,
+            bench=bench,
+            workload=self.source,
+            prefill_prefix_caching=profile.serving.prefill_prefix_caching,
+            is_feature_on=profile.kv.bidirectional,
+            environment=environment,
+        )
+
+    def turns(self, info: PassInfo) -> int:
         """How many turns a pass measures, when none fails."""
-        blocks = plan_blocks(self.conversations, bench, is_feature_on=is_feature_on)
+        blocks = plan_blocks(self.conversations, info.bench, is_feature_on=info.is_feature_on)
         return sum(
             len(block.parts) * len(conversation.turns)
             for block in blocks

@@ -19,8 +19,6 @@ from runtime.contract.bench import BenchSpec
 from runtime.contract.http import END_PATH
 from runtime.errors import EngineDied
 
-WARMUP_TURNS = 2
-"""The second turn is the first that can take a handle."""
 MOST_FAILED_CONVERSATIONS = 5
 """One after another without a turn that succeeded: then nothing is measured any more."""
 LATE_MS = 50.0

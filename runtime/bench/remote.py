@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,15 @@ from typing import Any
 import aiohttp
 from rich.console import Console
 
-from runtime.bench.folder import PassFolder, PassInfo
+from runtime.bench.folder import PassFolder
 from runtime.bench.measure import measure, read_workload
 from runtime.bench.player import Target
 from runtime.bench.progress import shown
 from runtime.bench.report import read_report
-from runtime.bench.results import REPORT, report_in_any_case, told_why
+from runtime.bench.results import report_in_any_case, told_why
 from runtime.bench.scrape import Server
 from runtime.bench.workloads.load import WorkloadFile
-from runtime.contract.bench import BenchSpec
+from runtime.contract.bench import REPORT, BenchSpec
 from runtime.contract.profile import Profile
 from runtime.errors import BadInput
 
@@ -71,31 +70,18 @@ async def run_remote(plan: RemoteBench, console: Console) -> dict[str, Any]:
             fix="give another --pass-name or --out, or move the folder away",
         )
     workload = read_workload(plan.profile, plan.tokenizer, plan.bench, plan.workload, console.print)
-    created_utc = datetime.now(UTC).isoformat(timespec="seconds")
-    info = PassInfo(
-        name=plan.name,
-        created_utc=created_utc,
-        profile=plan.profile,
-        bench=plan.bench,
-        workload=workload.source,
-        prefill_prefix_caching=plan.profile.serving.prefill_prefix_caching,
-        is_feature_on=plan.profile.kv.bidirectional,
-        environment={"kit": version("turnback"), "engine": "vllm"}
-        | await _engine_versions(plan.servers)
-        | plan.environment,
-    )
+    known = {"kit": version("turnback"), "engine": "vllm"}
+    known |= await _engine_versions(plan.servers)
+    info = workload.pass_of(plan.name, plan.profile, plan.bench, known | plan.environment)
     target = Target(
-        plan.url,
-        plan.served_model_name,
-        f"{created_utc}-{plan.name}",
-        workload.allowed_token_ids,
-        plan.api_key,
+        *(plan.url, plan.served_model_name, info.run_id),
+        allowed_token_ids=workload.allowed_token_ids,
+        api_key=plan.api_key,
     )
-    total = workload.turns(info.bench, is_feature_on=info.is_feature_on)
     with (
         report_in_any_case(plan.folder, console),
         told_why(folder),
-        shown(console, plan.name, total) as progress,
+        shown(console, plan.name, workload.turns(info)) as progress,
     ):
         await measure(
             target, plan.servers, workload, folder, info, progress.on_turn, progress.on_warm

@@ -1,6 +1,6 @@
 """From passes on the disk to the reports beside them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,6 @@ from runtime.bench.report import Passed, build_report
 from runtime.bench.run import told
 from runtime.bench.table import render
 from runtime.contract.published import load_published
-
-REPORT = "report.json"
 
 
 @contextmanager
@@ -46,6 +44,12 @@ def report_of(passes: Sequence[Passed]) -> dict[str, Any]:
     return build_report(passes, load_published(passes[0][0].profile.name))
 
 
+def show_files(files: Iterable[Path], console: Console) -> None:
+    """Say where a report's files are, a line each."""
+    for path in files:
+        console.print(f"{path.name + ':':13} {path}", markup=False, highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def report_in_any_case(folder: Path, console: Console) -> Iterator[None]:
     """Write what was measured, also when the block is left early; the reason then passes."""
@@ -61,7 +65,6 @@ def report_in_any_case(folder: Path, console: Console) -> Iterator[None]:
             console.print(render(report))
             if not is_whole:
                 console.print("partial report:")
-            for path in files:
-                console.print(f"{path.name + ':':13} {path}", soft_wrap=True, highlight=False)
+            show_files(files, console)
         else:
             console.print("nothing was measured yet")

@@ -11,10 +11,11 @@ import uvloop
 from runtime.bench.client import open_session
 from runtime.bench.folder import PassFolder, PassInfo
 from runtime.bench.order import Block, Part, plan_aborts, plan_blocks
-from runtime.bench.player import WARMUP_TURNS, Player, Target
+from runtime.bench.player import Player, Target
 from runtime.bench.probe import check_router
 from runtime.bench.turn import TurnResult
 from runtime.bench.workloads.conversation import Conversation
+from runtime.bench.workloads.fit import WARMUP_TURNS
 from runtime.contract.bench import BenchSpec
 from runtime.errors import BadInput, TurnbackError
 

@@ -49,11 +49,12 @@ _ENGINE_NOW: Mapping[str, str] = {
 CAPACITY, PINNED = "capacity_tokens", "pinned_tokens"
 """Tokens that an engine's KV blocks hold; tokens that handles pin, by the router."""
 
-_ROUTER: Mapping[str, str] = {
+ROUTER_NOW: Mapping[str, str] = {
     "running": "turnback_turns_running",
     "waiting": "turnback_turns_waiting",
     PINNED: "turnback_pinned_tokens",
 }
+"""Name in the report -> sample name on the router's /metrics."""
 
 _TIMEOUT_S = 5.0
 _BEFORE_S = -1.0
@@ -203,7 +204,7 @@ def _engine(page: str) -> Counters:
 
 
 def _router(page: str) -> Counters:
-    return _named(page, _ROUTER) if _shows(page, _ROUTER["running"]) else {}
+    return _named(page, ROUTER_NOW) if _shows(page, ROUTER_NOW["running"]) else {}
 
 
 def _shows(page: str, name: str) -> bool:

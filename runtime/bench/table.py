@@ -1,18 +1,14 @@
 """The report as rich tables. Pure."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from runtime.bench.render.data import arms_of, is_sweep, passes
+from runtime.bench.render.data import Json, arms_of, is_sweep, passes
 from runtime.bench.render.palette import ARM_LOOKS
 from runtime.bench.render.words import notices, number, ratio, verdicts
-
-Json = Mapping[str, Any]
-
 
 _SPEEDUP = "speed-up\n(95 %\ninterval)"
 _WIDTHS = {_SPEEDUP: 12}

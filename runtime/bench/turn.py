@@ -3,11 +3,9 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from runtime.contract.bench import ARMS as ARMS
+from runtime.contract.bench import Arm as Arm
 from runtime.engine_api import Receipt
-
-Arm = Literal["one_way", "bidirectional"]
-ARMS: tuple[Arm, Arm] = ("one_way", "bidirectional")
-"""Baseline first: ratios and differences are read from the first to the second."""
 
 Outcome = Literal["successful", "errored", "incomplete", "aborted"]
 """`aborted`: the client left on purpose, as a share of clients does."""

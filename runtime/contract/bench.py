@@ -1,8 +1,17 @@
 """How a benchmark plays its workload, and what its user wants to see."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from runtime.contract.node import Frozen
+
+REPORT = "report.json"
+"""The report, in the folder of its run and in the results bucket."""
+
+Arm = Literal["one_way", "bidirectional"]
+ARMS: tuple[Arm, Arm] = ("one_way", "bidirectional")
+"""Baseline first: ratios and differences are read from the first to the second."""
 
 
 class Objectives(Frozen):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
 from runtime.contract.node import DRAIN_S, EngineVersion, Frozen, KvTransferSpec
+from runtime.contract.operations import ScaleDown
 from runtime.contract.profile import load_profile
 from runtime.contract.rules import CidrText, HttpUrl, region_of, rule_problems
 
@@ -208,7 +209,7 @@ class ValidationSettings(Frozen):
     """Bar: the least ratio of one-way over bidirectional TTFT, turns 2 and later. None: no bar."""
     slo_ttft_p90_ms: float | None = Field(default=None, gt=0)
     """Bar: the longest p90 of TTFT of bidirectional later turns. None: no bar."""
-    scale_down: Literal["always", "on_failure", "never"] = "always"
+    scale_down: ScaleDown = "always"
     """When the nodes that a validation has started are ended; those that ran before it stay.
     `on_failure`: a good run leaves them up, and they are paid for."""
     nodes_timeout_min: int = Field(default=30, ge=5, le=720)

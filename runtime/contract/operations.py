@@ -3,7 +3,9 @@
 A name that stands on both sides of a deploy is made here and nowhere else.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from runtime.contract.names import resource_name
 
 NAMESPACE = "turnback"
 """Of every CloudWatch metric of the kit."""
@@ -60,9 +62,7 @@ TRANSFERRED_BYTES = Metric("TransferredBytes", "Bytes", (DEPLOYMENT,), "KV moved
 VALIDATION_FAILED = Metric(
     "ValidationFailed", "Count", (DEPLOYMENT,), "1 when a validation failed, 0 when it ended well"
 )
-BAR_MISSED = Metric(
-    "BarMissed", "Count", (DEPLOYMENT,), "1 when a result is below a bar of the settings, else 0"
-)
+BAR_MISSED = Metric("BarMissed", "Count", (DEPLOYMENT,), "1 when a result is below a bar, else 0")
 
 VALIDATION_METRICS: tuple[Metric, ...] = (
     *(SPEED_UP, SPEED_UP_LOW, SPEED_UP_HIGH, PULLED_SHARE, TTFT_P50, TTFT_P90),
@@ -87,11 +87,46 @@ STEPS = {
 
 ERRORS = "turnback."
 """Begins the name of every error that the state machine itself ends with."""
+INPUT_ERRORS = ("WrongInput", "NodesMissing", "ModelNotStaged", "AnotherRuns")
+START_ERRORS = ("NodesNotThere", "NoRouter", "Ready")
+"""After it: asked for wrongly; nodes or engines that did not come up. Any other is a step's."""
+
+GOOD, BELOW_BAR = "good", "below_bar"
+"""Verdicts of a run that ended well."""
+
+Mode = Literal["validate", "scale"]
+ScaleDown = Literal["always", "on_failure", "never"]
+"""When nodes that a run has started are ended."""
+
+
+def validation_input(
+    mode: Mode,
+    *,
+    scale_up: bool,
+    scale_down: ScaleDown,
+    min_speedup: float | None,
+    slo_ttft_p90_ms: float | None,
+) -> dict[str, Any]:
+    """What the state machine is started with.
+
+    Args:
+        mode: `scale`: nodes are started and checked, and nothing is measured.
+        scale_up: whether missing nodes are started.
+        scale_down: when they are ended.
+        min_speedup, slo_ttft_p90_ms: bars; None, and 0 in the input: none.
+    """
+    return {
+        "mode": mode,
+        "scale_up": scale_up,
+        "scale_down": scale_down,
+        "min_speedup": min_speedup or 0,
+        "slo_ttft_p90_ms": slo_ttft_p90_ms or 0,
+    }
 
 
 def state_machine_name(deployment: str) -> str:
     """Step Functions state machine that validates a deployment."""
-    return f"turnback-{deployment}-validate"
+    return resource_name(deployment, "validate")
 
 
 def results_bucket_parameter(deployment: str) -> str:
@@ -104,9 +139,13 @@ def last_validation_parameter(deployment: str) -> str:
     return f"/turnback/{deployment}/last-validation"
 
 
+RUNS = "runs"
+"""Folder of the results bucket that holds the run folders."""
+
+
 def run_prefix(run_id: str) -> str:
     """Folder of a run in the results bucket."""
-    return f"runs/{run_id}/"
+    return f"{RUNS}/{run_id}/"
 
 
 def fingerprint_parameter(deployment: str) -> str:

@@ -11,13 +11,16 @@ from runtime.contract.node import Frozen, Url
 STATUS_FILE = Path("/run/turnback/status.json")
 """In the unit's RuntimeDirectory, so that it ends with the unit."""
 
+MachineRole = Literal["prefill", "decode", "router"]
+MACHINE_ROLES: tuple[MachineRole, ...] = ("prefill", "decode", "router")
+
 
 class NodeStatus(Frozen):
     """What a process was started with, written before it starts."""
 
     format: Literal[1] = 1
     """Of this file."""
-    role: Literal["prefill", "decode", "router"]
+    role: MachineRole
     generation: str = Field(min_length=1)
     """Of the NodeSpec; of a router, `arguments_generation` of its arguments."""
     url: Url
@@ -82,6 +85,10 @@ NODE_ENVIRONMENT = Path("/etc/turnback/node.env")
 
 KIT_PYTHON = "/opt/turnback/venv/bin/python"
 """On every machine of a deployment: an interpreter with this kit."""
+KIT_COMMAND = "/opt/turnback/venv/bin/turnback"
+"""Beside it: the `turnback` command."""
+KIT_STAMP = Path("/opt/turnback/kit.sha256")
+"""Digest of the wheel that is wholly installed; user data removes it before it installs."""
 
 ENGINE_PYTHON = Path("/opt/turnback/venv-engine/bin/python")
 """On every node: an interpreter with vLLM, nixl and this kit."""

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.bench.bars import Bars, missed
-from runtime.bench.turn import TurnResult
+from runtime.bench.render.data import good
+from runtime.bench.stats import percentile
+from runtime.bench.turn import ARMS, Arm, TurnResult
 from runtime.contract import operations as names
 from runtime.contract.operations import Metric
 from runtime.errors import EngineDied
@@ -171,7 +173,7 @@ def summary(report: Mapping[str, Any], address: str, bars: Bars) -> dict[str, An
         "mode": "validate",
         "complete": report["complete"],
         "speedup": {name: overall[name] for name in ("ratio", "ci95", "n")},
-        "ttft_ms": {arm: _later_ttft(report, arm) for arm in ("one_way", "bidirectional")},
+        "ttft_ms": {arm: _later_ttft(report, arm) for arm in ARMS},
         "pulled_share_percent": pulled_share_percent(report),
         "failed_turns": _failed(report),
         "answers": {"compared": exact["compared"], "different": len(exact["differences"])},
@@ -180,35 +182,23 @@ def summary(report: Mapping[str, Any], address: str, bars: Bars) -> dict[str, An
     }
     below = missed(report, bars)
     shown = [*below[:_MOST_TOLD], *(["and more"] if len(below) > _MOST_TOLD else [])]
-    return {"verdict": "below_bar" if below else "good", "missed": shown, **told}
+    return {"verdict": names.BELOW_BAR if below else names.GOOD, "missed": shown, **told}
 
 
-def _rows(report: Mapping[str, Any], arm: str) -> list[Mapping[str, Any]]:
-    return [
-        row
-        for row in report["requests"]
-        if row["arm"] == arm and row["outcome"] == "successful" and not row["is_again"]
-    ]
-
-
-def _later_ttft(report: Mapping[str, Any], arm: str) -> dict[str, Any]:
-    return _ttft([row for row in _rows(report, arm) if row["turn"] > 1])
+def _later_ttft(report: Mapping[str, Any], arm: Arm) -> dict[str, Any]:
+    return _ttft([row for row in good(report, arm) if row["turn"] > 1])
 
 
 def _ttft(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Exact order statistics; p90 from 10 on."""
-    times = sorted(row["ttft_ms"] for row in rows if row["ttft_ms"] is not None)
-    n = len(times)
-
-    def rank(percent: int) -> float:
-        return round(float(times[-(-n * percent // 100) - 1]), 3)
-
-    return {"n": n, "p50": rank(50) if n else None, "p90": rank(90) if n >= 10 else None}
+    """As the report's, to a microsecond."""
+    ranks = {f"p{p}": percentile([row["ttft_ms"] for row in rows], p) for p in (50, 90)}
+    shown = {name: None if ms is None else round(ms, 3) for name, ms in ranks.items()}
+    return {"n": len(rows), **shown}
 
 
 def pulled_share_percent(report: Mapping[str, Any]) -> float | None:
     """Prompt tokens that P pulled, of those of bidirectional later turns."""
-    rows = [row for row in _rows(report, "bidirectional") if row["turn"] > 1]
+    rows = [row for row in good(report, "bidirectional") if row["turn"] > 1]
     prompt = sum(row["prompt_tokens"] or 0 for row in rows)
     pulled = sum(row["pulled_tokens"] or 0 for row in rows)
     return round(100 * pulled / prompt, 2) if prompt else None
@@ -244,7 +234,7 @@ def metrics(report: Mapping[str, Any]) -> list[Datum]:
     ]
     for arm in report["arms"]:
         for turn in names.TURNS:
-            ttft = _ttft([row for row in _rows(report, arm) if (row["turn"] == 1) == (turn == "1")])
+            ttft = _ttft([row for row in good(report, arm) if (row["turn"] == 1) == (turn == "1")])
             at = {names.ARM: arm, names.TURN: turn}
             found += [(names.TTFT_P50, at, ttft["p50"]), (names.TTFT_P90, at, ttft["p90"])]
     return [(metric, at, float(value)) for metric, at, value in found if value is not None]

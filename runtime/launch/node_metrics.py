@@ -7,15 +7,23 @@ minutes mean something; gauges as they are.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from runtime.contract import node_metrics as names
 from runtime.contract.operations import Metric
-from runtime.contract.status import STATUS_FILE, NodeStatus
-from runtime.engine_api import NIXL_AFTER_EXPIRY, NIXL_BYTES, NIXL_FAILED, NIXL_READS
+from runtime.contract.status import STATUS_FILE, MachineRole, NodeStatus
+from runtime.engine_api import (
+    KV_USAGE,
+    NIXL_AFTER_EXPIRY,
+    NIXL_BYTES,
+    NIXL_EXPIRED,
+    NIXL_FAILED,
+    NIXL_READS,
+    REQUESTS_WAITING,
+)
 from runtime.launch.doctor.traffic import counters
 from runtime.launch.machine import Machine
 from runtime.launch.node_report import get_text
@@ -65,13 +73,13 @@ ROUTER_SOURCES = (
     Source(names.REUSE_ON, ("turnback_reuse_on",), is_gauge=True),
 )
 ENGINE_SOURCES = (
-    Source(names.EXPIRED, ("vllm:nixl_num_kv_expired_reqs_total",)),
+    Source(names.EXPIRED, (NIXL_EXPIRED,)),
     Source(names.READS, (NIXL_READS,)),
     Source(names.READ_BYTES, (NIXL_BYTES,)),
     Source(names.FAILED_READS, (NIXL_FAILED, "vllm:nixl_num_failed_notifications_total")),
     Source(names.READS_AFTER_EXPIRY, (NIXL_AFTER_EXPIRY,)),
-    Source(names.KV_USAGE, ("vllm:kv_cache_usage_perc",), scale=100.0, is_gauge=True),
-    Source(names.WAITING, ("vllm:num_requests_waiting",), is_gauge=True),
+    Source(names.KV_USAGE, (KV_USAGE,), scale=100.0, is_gauge=True),
+    Source(names.WAITING, (REQUESTS_WAITING,), is_gauge=True),
 )
 """Source: vLLM 0.32 and 0.33, nixl's stats and v1/metrics/loggers.py."""
 
@@ -121,9 +129,7 @@ class Reading:
     totals: Values = field(default_factory=dict)
 
 
-def read(
-    machine: Machine, role: Literal["prefill", "decode", "router"], status: Path = STATUS_FILE
-) -> Reading:
+def read(machine: Machine, role: MachineRole, status: Path = STATUS_FILE) -> Reading:
     """Look at a machine.
 
     Args:

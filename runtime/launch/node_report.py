@@ -22,14 +22,14 @@ from runtime.contract.status import (
     NodeReport,
     NodeStatus,
 )
-from runtime.engine_api import samples
+from runtime.engine_api import REQUESTS_RUNNING, REQUESTS_WAITING, samples
 from runtime.errors import StartFailed, TurnbackError
 
 _TIMEOUT_S = 5.0
 _IDLE = "turnback_idle_seconds"
 _RUNNING = {
-    "prefill": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
-    "decode": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    "prefill": (REQUESTS_RUNNING, REQUESTS_WAITING),
+    "decode": (REQUESTS_RUNNING, REQUESTS_WAITING),
     "router": ("turnback_turns_running", "turnback_turns_waiting"),
 }
 _HEALTH = {"prefill": "/health", "decode": "/health", "router": "/health/live"}

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ from runtime.bench.measure import Workload, measure, read_workload
 from runtime.bench.player import Target
 from runtime.bench.progress import shown
 from runtime.bench.report import read_report
-from runtime.bench.results import REPORT, report_in_any_case, told_why
+from runtime.bench.results import report_in_any_case, told_why
 from runtime.bench.scrape import Server
 from runtime.bench.workloads.load import WorkloadFile
-from runtime.contract.bench import BenchSpec
+from runtime.contract.bench import REPORT, BenchSpec
 from runtime.contract.profile import Profile
 from runtime.local.cluster import Cluster, ClusterPlan, running_cluster
 from runtime.local.up import STARTING, LocalOptions, prepare, say_ready
@@ -89,32 +88,21 @@ async def run_local(plan: LocalBench, console: Console) -> dict[str, Any]:
     )
     with report_in_any_case(plan.folder, console):
         for name in plan.passes:
-            info = _info(name, plan, workload, environment)
+            profile = profile_of(name, plan.options.profile)
+            info = workload.pass_of(name, profile, plan.bench, environment)
             folder = PassFolder(plan.folder / name)
-            variant = replace(cluster, profile=info.profile, logs=cluster.logs / name)
+            variant = replace(cluster, profile=profile, logs=cluster.logs / name)
             with told_why(folder):
                 await _run_pass(variant, workload, folder, info, console)
     console.print(f"logs:    {cluster.logs}")
     return read_report(plan.folder / REPORT)
 
 
-def _info(name: str, plan: LocalBench, workload: Workload, environment: dict[str, Any]) -> PassInfo:
-    profile = profile_of(name, plan.options.profile)
-    return PassInfo(
-        name=name,
-        created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        profile=profile,
-        bench=plan.bench,
-        workload=workload.source,
-        prefill_prefix_caching=profile.serving.prefill_prefix_caching,
-        is_feature_on=profile.kv.bidirectional,
-        environment=environment,
-    )
-
-
 def _target(cluster: Cluster, workload: Workload, info: PassInfo) -> Target:
-    run_id = f"{info.created_utc}-{info.name}"
-    return Target(cluster.router_url, cluster.model_name, run_id, workload.allowed_token_ids)
+    return Target(
+        *(cluster.router_url, cluster.model_name, info.run_id),
+        allowed_token_ids=workload.allowed_token_ids,
+    )
 
 
 def _servers(cluster: Cluster) -> list[Server]:
@@ -131,8 +119,7 @@ async def _run_pass(
     with console.status(STARTING) as status:
         async with running_cluster(plan, say_ready(console)) as (cluster, supervisor):
             status.stop()
-            total = workload.turns(info.bench, is_feature_on=info.is_feature_on)
-            with shown(console, info.name, total) as progress:
+            with shown(console, info.name, workload.turns(info)) as progress:
                 await supervisor.run(
                     measure(
                         _target(cluster, workload, info),

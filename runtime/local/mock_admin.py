@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import orjson
 from aiohttp import web
 
-from runtime.engine_api import NIXL_EXPIRED
+from runtime.engine_api import KV_USAGE, NIXL_EXPIRED, REQUESTS_RUNNING, REQUESTS_WAITING
 from runtime.local.mock_config import Faults, MockConfig
 from runtime.local.mock_replies import error_body
 from runtime.local.mock_transfer import COUNTER_NAMES, Transfers
@@ -59,10 +59,10 @@ def metrics_page(engine: Engine) -> str:
         lines += [f"{name}{labels} {float(rank.counters[name])}" for name in COUNTER_NAMES]
         _ = rank.kept_count  # lets go of what has expired
         used = 1 - rank.pool.free / rank.pool.capacity
-        lines.append(f"vllm:kv_cache_usage_perc{labels} {used}")
-        lines.append(f"vllm:num_requests_running{labels} {float(rank.running_count)}")
+        lines.append(f"{KV_USAGE}{labels} {used}")
+        lines.append(f"{REQUESTS_RUNNING}{labels} {float(rank.running_count)}")
         lines.append(f"{NIXL_EXPIRED}{labels} {float(rank.expired_count)}")
-        lines.append(f"vllm:num_requests_waiting{labels} {float(rank.pool.waiting_count)}")
+        lines.append(f"{REQUESTS_WAITING}{labels} {float(rank.pool.waiting_count)}")
         # vLLM gives each rank the sum over all of them.
         blocks = config.num_blocks * config.data_parallel_size
         info = f'block_size="{config.block_size_tokens}",cache_dtype="auto",engine="{at}"'

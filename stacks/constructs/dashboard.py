@@ -8,13 +8,13 @@ from constructs import Construct
 
 from runtime.contract import node_metrics as node
 from runtime.contract import operations as run
+from runtime.contract.bench import ARMS
 from runtime.contract.deployment import DeploymentSettings
 from runtime.contract.names import resource_name
 from stacks.constructs.metrics import Metrics, Statistic
 
 _WIDTH = 8
 """Three in a row of 24."""
-ARMS = ("one_way", "bidirectional")
 
 
 class Dashboard(Construct):

@@ -4,15 +4,18 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from runtime.bench.folder import PassFolder
 from runtime.bench.player import Target
 from runtime.bench.run import run_pass
+from runtime.bench.scrape import ROUTER_NOW
 from runtime.bench.turn import TurnResult
 from runtime.bench.workloads.conversation import Conversation, PlannedTurn
 from runtime.contract.bench import BenchSpec
 from runtime.contract.profile import Profile
+from runtime.engine_api import samples
 from tests.bench.stub_router import info_of
 from tests.router.fleet import LONG_TEXT, MODEL, assert_used_once, running_fleet, write_tokenizer
 
@@ -109,3 +112,14 @@ async def test_edits_and_aborts_through_the_router(
         if turn == 2 and (conversation, 1) in aborted and each.path is not None:
             assert each.path == "cold"
     assert len(results) == 24
+
+
+async def test_a_routers_page_has_what_a_timeline_reads(mock_model: Path) -> None:
+    """Under these names: one that is not there would read as 0."""
+    async with (
+        running_fleet(mock_model) as fleet,
+        aiohttp.ClientSession() as session,
+        session.get(f"{fleet.url}/metrics") as reply,
+    ):
+        shown = {name for name, _ in samples(await reply.text())}
+    assert {*ROUTER_NOW.values()} <= shown

@@ -18,17 +18,18 @@ from cfnlint.config import ManualArgs
 
 from runtime.cli import app as command_line
 from runtime.contract import node_metrics
+from runtime.contract.bench import ARMS
 from runtime.contract.load import load_deployment
 from runtime.contract.operations import ARM, NAMESPACE, TURN, TURNS, VALIDATION_METRICS, Metric
 from stacks.constructs.alarms import BLOCK_NOTICE, BLOCK_PAGE, RUNBOOKS, Alarms
-from stacks.constructs.dashboard import ARMS, Dashboard
+from stacks.constructs.dashboard import Dashboard
 from stacks.constructs.metrics import GROUP_METRIC, Metrics
 from tests.infra.formulas import is_breaching
 from tests.infra.synth import BLOCK, NOW, ROOT, Synth, raw_settings
 
 PAGES = sorted((ROOT / RUNBOOKS).glob("*.md"))
 BLOCKS = {"prefill.capacity": BLOCK, "decode.capacity": BLOCK}
-_VALUES = {
+_VALUES: dict[str, set[str]] = {
     node_metrics.ROLE: {"prefill", "decode", "router"},
     ARM: set(ARMS),
     TURN: set(TURNS),

@@ -13,6 +13,7 @@ import pytest
 from runtime.contract.node_metrics import LOG_SOURCES, log_group
 from runtime.contract.status import (
     KIT_PYTHON,
+    KIT_STAMP,
     NODE_UNIT,
     ROUTER_UNIT,
     STATUS_FILE,
@@ -21,7 +22,6 @@ from runtime.contract.status import (
     arguments_generation,
 )
 from runtime.launch.boot.engine import LOGS
-from runtime.launch.boot.steps import KIT_STAMP
 from stacks.constructs.node_spec import ROUTER_PORT
 from stacks.constructs.user_data import MOST_BYTES, render_user_data
 from tests.infra.conftest import Changed

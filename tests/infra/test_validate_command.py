@@ -12,8 +12,9 @@ from typer.testing import CliRunner, Result
 from runtime.aws import validate
 from runtime.aws.validate import Follower, Outcome, Wish, find_machine, lines_of, start
 from runtime.cli import app
-from runtime.contract.operations import STEPS
+from runtime.contract.operations import ERRORS, INPUT_ERRORS, START_ERRORS, STEPS
 from runtime.errors import BadInput
+from stacks.constructs.validation.states import failing
 from tests.infra.synth import Synth, raw_settings, synth
 from tests.infra.validating import (
     GOOD,
@@ -227,6 +228,15 @@ def test_every_step_that_a_user_is_told_of_is_a_state() -> None:
     names = [name for name, _ in every_state(definition())]
     assert {*STEPS} <= {*names}
     assert len(names) == len({*names}), "names are unique in a whole state machine"
+
+
+def test_every_error_of_the_definition_has_its_exit_code() -> None:
+    """Those that end with 2 and 3 are errors of the definition; any other is a step's."""
+    ends = {state["Error"] for _, state in every_state(definition()) if "Error" in state}
+    words = {error.removeprefix(ERRORS) for error in ends}
+    assert {*INPUT_ERRORS, *START_ERRORS} <= words
+    with pytest.raises(ValueError, match="error Other is none of"):
+        failing("Other", "why")
 
 
 def _targets(state: dict[str, Any]) -> Iterator[str]:

@@ -5,11 +5,12 @@ AWS is one such fleet; processes on one machine can be another.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from runtime.contract.node import Role
+from runtime.contract.status import MachineRole
 
-NodeRole = Literal["prefill", "decode", "router"]
+NodeRole = MachineRole
 ENGINE_ROLES: tuple[Role, ...] = ("prefill", "decode")
 
 

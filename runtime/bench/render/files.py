@@ -10,8 +10,10 @@ from runtime.bench.render.html import page
 from runtime.bench.render.markdown import summary
 from runtime.bench.render.svg import WIDE_PX, standalone_svg
 from runtime.bench.report import write_report
+from runtime.bench.write import write_whole
+from runtime.contract.bench import REPORT
 
-REPORT, PAGE, ROWS, SUMMARY = "report.json", "report.html", "requests.csv", "summary.md"
+PAGE, ROWS, SUMMARY = "report.html", "requests.csv", "summary.md"
 CHART = "ttft.svg"
 
 _RENDERED: dict[str, Callable[[Json], str]] = {ROWS: rows, SUMMARY: summary, PAGE: page}
@@ -28,7 +30,7 @@ def write_reports(report: Json, folder: Path) -> list[Path]:
     """
     write_report(report, folder / REPORT)
     for name, render in _RENDERED.items():
-        _replace(folder / name, render(report))
+        write_whole(folder / name, render(report))
     names = [REPORT]
     if has_turns(report):
         write_turn_chart(report, folder / CHART)
@@ -56,12 +58,4 @@ def write_turn_chart(report: Json, path: Path) -> None:
         width_px=WIDE_PX,
         height_px=340,
     )
-    _replace(path, svg)
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    # Line ends as they are: those of CSV are its own.
-    draft.write_text(text, "utf-8", newline="")
-    draft.replace(path)
+    write_whole(path, svg)

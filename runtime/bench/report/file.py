@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runtime.bench.write import write_whole
 from runtime.errors import BadInput
 
 SCHEMA_VERSION = 1
@@ -13,10 +14,7 @@ SCHEMA_VERSION = 1
 
 def write_report(report: Mapping[str, Any], path: Path) -> None:
     """Write the report so that a reader sees the old file or the new one, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", "utf-8")
-    draft.replace(path)
+    write_whole(path, json.dumps(report, indent=2, allow_nan=False) + "\n")
 
 
 def read_report(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from runtime.bench.tune.gaps import Gaps, observed
 from runtime.bench.tune.observations import Observations
 from runtime.bench.tune.threshold import Threshold, find_threshold
 from runtime.bench.tune.ttl import Budget, Ttl, find_ttl, no_ttl
+from runtime.bench.turn import ARMS
 
 TTL_KEY, THRESHOLD_KEY = "decoder_kv_blocks_ttl_s", "kv_recompute_threshold_tokens"
 """Of [kv] in deployment.toml."""
@@ -204,9 +205,7 @@ def _pass_warnings(seen: Observations) -> list[str]:
     if seen.stopped_by is not None:
         told.append(f"PARTIAL REPORT: stopped by {seen.stopped_by}")
     arms = {row.arm for row in seen.rows}
-    told += [
-        f"the pass has no {arm} turn" for arm in ("one_way", "bidirectional") if arm not in arms
-    ]
+    told += [f"the pass has no {arm} turn" for arm in ARMS if arm not in arms]
     return told
 
 

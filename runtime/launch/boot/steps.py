@@ -11,12 +11,10 @@ from runtime.contract.explain import explain
 from runtime.contract.image import IMAGE_FILE, ImageFile
 from runtime.contract.model import MODEL_NAME, MODELS
 from runtime.contract.node import ImageSpec, NodeSpec, TransportSpec
-from runtime.contract.status import NODE_UNIT
+from runtime.contract.status import KIT_STAMP, NODE_UNIT
 from runtime.errors import BadInput, StartFailed, TurnbackError
 from runtime.launch.machine import Machine
 
-KIT_STAMP = Path("/opt/turnback/kit.sha256")
-"""Digest of the wheel that is wholly installed; user data removes it before it installs."""
 _HEARTBEAT_S = 15.0
 
 

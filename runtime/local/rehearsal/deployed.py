@@ -14,10 +14,11 @@ from runtime.aws.rollout.fleet import NodeRole
 from runtime.contract.explain import explain
 from runtime.contract.names import resource_name
 from runtime.contract.node import NodeSpec
+from runtime.contract.status import MACHINE_ROLES
 from runtime.errors import StartFailed
 
 STACKS = ("network", "image", "fleet", "router", "operations")
-ROLES: tuple[NodeRole, ...] = ("prefill", "decode", "router")
+ROLES: tuple[NodeRole, ...] = MACHINE_ROLES
 _VARIABLE = re.compile(r"^(TURNBACK_[A-Z0-9_]+=.*)$", re.MULTILINE)
 
 

@@ -17,10 +17,10 @@ from pydantic import AfterValidator
 from runtime.cli_node import aws_sources, run_node
 from runtime.contract.image import IMAGE_FILE, ImageFile
 from runtime.contract.node import CpuSpec, Frozen, NodeSpec, Port
+from runtime.contract.status import KIT_STAMP
 from runtime.launch.boot.boot import Node
 from runtime.launch.boot.engine import Pace
 from runtime.launch.boot.examine import boot_checks
-from runtime.launch.boot.steps import KIT_STAMP
 from runtime.launch.command import Command, engine_command
 from runtime.launch.doctor.check import Check
 from runtime.launch.machine import Machine

@@ -14,21 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from runtime.aws.clients import client
+from runtime.contract.bench import REPORT
 from runtime.contract.operations import (
     FAILED_TRANSFERS,
+    GOOD,
     NAMESPACE,
     PULLED_SHARE,
     SPEED_UP,
     TTFT_P50,
     state_machine_name,
 )
+from runtime.contract.status import BOOT_FILE, KIT_COMMAND, KIT_STAMP, NODE_ENVIRONMENT
 from runtime.errors import EngineDied, StartFailed
 
 SWAPPED: Mapping[str, str] = {
-    "/opt/turnback/venv/bin/turnback": "the kit of this environment",
-    "/opt/turnback/kit.sha256": "below the folder that stands for the node",
-    "/var/lib/turnback/boot.json": "the same",
-    "/etc/turnback/node.env": "the same",
+    KIT_COMMAND: "the kit of this environment",
+    str(KIT_STAMP): "below the folder that stands for the node",
+    str(BOOT_FILE): "the same",
+    str(NODE_ENVIRONMENT): "the same",
     "--root": "the same",
     "--url": "there is no load balancer: the router's own address",
     "--deployment": "EC2 discovery would find the emulated instances, on which nothing runs",
@@ -40,7 +43,6 @@ SWAPPED: Mapping[str, str] = {
 """Word or option of a command -> why it cannot stay."""
 
 PROFILE = "smoke"
-REPORT = "report.json"
 FILES = frozenset({REPORT, "report.html", "requests.csv", "summary.md", f"sample/{REPORT}"})
 METRICS = frozenset({SPEED_UP.name, PULLED_SHARE.name, TTFT_P50.name, FAILED_TRANSFERS.name})
 """Some of what a run must leave in bucket and CloudWatch."""
@@ -132,10 +134,10 @@ def _formatted(text: str, arguments: Mapping[str, str]) -> str:
 
 def local_command(command: str, spot: Spot) -> str:
     """A command for this machine: only what SWAPPED names is other than deployed."""
-    for path in ("opt/turnback/kit.sha256", "var/lib/turnback/boot.json", "etc/turnback/node.env"):
-        command = command.replace(f"/{path}", str(spot.root / path))
+    for path in (KIT_STAMP, BOOT_FILE, NODE_ENVIRONMENT):
+        command = command.replace(str(path), f"{spot.root}{path}")
     kit = f"{sys.executable} -m runtime.cli"
-    command = command.replace("/opt/turnback/venv/bin/turnback", kit)
+    command = command.replace(KIT_COMMAND, kit)
     command = _with(command, "--root", str(spot.root))
     if " --deployment " in command:
         command = _with(command, "--url", spot.url)
@@ -151,7 +153,7 @@ def _with(command: str, option: str, value: str) -> str:
 
 def write_environment(spot: Spot) -> None:
     """What user data's first lines leave on a machine."""
-    file = spot.root / "etc/turnback/node.env"
+    file = Path(f"{spot.root}{NODE_ENVIRONMENT}")
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"{name}={value}" for name, value in spot.variables.items() if name in _KEPT]
     file.write_text("\n".join(lines) + "\n", "utf-8")
@@ -269,7 +271,7 @@ def judge(told: Mapping[str, Mapping[str, Any]]) -> str:
     files = {str(each["Key"]).removeprefix(folder) for each in found}
     metrics = client("cloudwatch").list_metrics(Namespace=NAMESPACE)["Metrics"]
     names = {str(each["MetricName"]) for each in metrics}
-    is_good = result["verdict"] == "good" and not result["failed_turns"]
+    is_good = result["verdict"] == GOOD and not result["failed_turns"]
     if not is_good or not files >= FILES or not names >= METRICS:
         raise EngineDied(
             "the validation does not leave what it must",

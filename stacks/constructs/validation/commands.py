@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from runtime.contract.operations import run_prefix
 from stacks.constructs.validation.states import (
     State,
     States,
@@ -73,6 +74,7 @@ def formatted(step: Step) -> str:
 
 
 def _states(step: Step, deployment: str, bucket: str) -> States:
+    printed = f"{run_prefix('{}')}commands/{step.name}"
     send = call(
         "ssm:sendCommand",
         {
@@ -81,7 +83,7 @@ def _states(step: Step, deployment: str, bucket: str) -> States:
             "TimeoutSeconds": _DELIVERY_S,
             "Comment": f"turnback validate {deployment}: {step.name}"[:_MOST_COMMENT],
             "OutputS3BucketName": bucket,
-            "OutputS3KeyPrefix.$": f"States.Format('runs/{{}}/commands/{step.name}', $.run_id)",
+            "OutputS3KeyPrefix.$": f"States.Format('{printed}', $.run_id)",
             "Parameters": {
                 "commands.$": f"States.Array({formatted(step)})",
                 "executionTimeout": [str(step.timeout_s)],

@@ -5,16 +5,21 @@ its one Catch leads any error of any state in it to the end that scales down.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from runtime.contract.names import resource_name
 from runtime.contract.operations import (
     BAR_MISSED,
+    BELOW_BAR,
     DEPLOYMENT,
+    GOOD,
     NAMESPACE,
     VALIDATION_FAILED,
     Metric,
+    Mode,
+    ScaleDown,
     last_validation_parameter,
+    run_prefix,
 )
 from stacks.constructs.validation import nodes
 from stacks.constructs.validation.commands import Step, step_state
@@ -129,9 +134,9 @@ def _check_input() -> State:
             {
                 "And": [
                     *map(is_there, ("mode", "scale_up", "scale_down", *numbers)),
-                    one_of("mode", "validate", "scale"),
+                    one_of("mode", *get_args(Mode)),
                     {"Variable": "$.scale_up", "IsBoolean": True},
-                    one_of("scale_down", "always", "on_failure", "never"),
+                    one_of("scale_down", *get_args(ScaleDown)),
                     *({"Variable": f"$.{name}", "IsNumeric": True} for name in numbers),
                 ],
                 "Next": "Begin",
@@ -197,10 +202,10 @@ def _checking(of: Validation) -> States:
 
     only = {"Variable": "$.input.mode", "StringEquals": "scale", "Next": "OnlyScaled"}
     verdict = "$.benchmark[0].answer.verdict"
-    good = {"Or": [{"Variable": verdict, "StringEquals": word} for word in ("good", "below_bar")]}
+    good = {"Or": [{"Variable": verdict, "StringEquals": word} for word in (GOOD, BELOW_BAR)]}
     told = {"And": [{"Variable": verdict, "IsPresent": True}, good], "Next": "Result"}
     result = {"Type": "Pass", "OutputPath": "$.benchmark[0].answer", "End": True}
-    scaled = {"verdict": "good", "mode": "scale"}
+    scaled = {"verdict": GOOD, "mode": "scale"}
     return {
         "Targets": {
             "Type": "Pass",
@@ -231,7 +236,7 @@ def _good_end(of: Validation) -> States:
         "ended_utc.$": "$$.State.EnteredTime",
         "result.$": "$.work[0]",
     }
-    is_missed = {"Variable": "$.work[0].verdict", "StringEquals": "below_bar", "Next": "BarMissed"}
+    is_missed = {"Variable": "$.work[0].verdict", "StringEquals": BELOW_BAR, "Next": "BarMissed"}
 
     def publish(state: State, following: str) -> State:
         return caught(after(state, following), "FailedScaleDown") | {"ResultPath": UNUSED}
@@ -269,7 +274,7 @@ def _bad_end(of: Validation) -> States:
         "s3:putObject",
         {
             "Bucket": of.bucket,
-            "Key.$": "States.Format('runs/{}/failure.json', $.run_id)",
+            "Key.$": f"States.Format('{run_prefix('{}')}failure.json', $.run_id)",
             "Body.$": "$.summary",
             "ContentType": "application/json",
         },

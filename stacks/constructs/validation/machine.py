@@ -15,6 +15,7 @@ from constructs import Construct
 from runtime.contract.names import resource_name
 from runtime.contract.operations import (
     NAMESPACE,
+    RUNS,
     last_validation_parameter,
     state_machine_name,
 )
@@ -124,7 +125,7 @@ class ValidationMachine(Construct):
         bucket = self._stack.get_logical_id(self._bucket.node.default_child)  # type: ignore[arg-type]
         group = arn_in_findings(self, "autoscaling") + "autoScalingGroup:*:autoScalingGroupName/"
         names = {
-            f"<{bucket}.Arn>/runs/*": "A run's name is not known before it starts.",
+            f"<{bucket}.Arn>/{RUNS}/*": "A run's name is not known before it starts.",
             arn_in_findings(self, "ec2")
             + "instance/*": "Their ids come and go; a tag names the deployment.",
             **{
@@ -179,7 +180,7 @@ class ValidationMachine(Construct):
         parameter = last_validation_parameter(self._validation.deployment).removeprefix("/")
         return [
             iam.PolicyStatement(
-                actions=["s3:PutObject"], resources=[self._bucket.arn_for_objects("runs/*")]
+                actions=["s3:PutObject"], resources=[self._bucket.arn_for_objects(f"{RUNS}/*")]
             ),
             iam.PolicyStatement(actions=["s3:GetObject"], resources=[manifest_arn]),
             iam.PolicyStatement(

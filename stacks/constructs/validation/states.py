@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runtime.contract.operations import ERRORS
+from runtime.contract.operations import ERRORS, INPUT_ERRORS, START_ERRORS, STEPS
 
 State = dict[str, Any]
 States = dict[str, State]
@@ -99,6 +99,12 @@ def failing(error: str, cause: str) -> State:
     Args:
         error: its name, after `turnback.`.
         cause: text, or an intrinsic function.
+
+    Raises:
+        ValueError: `turnback validate` does not know the error.
     """
+    known = (*INPUT_ERRORS, *START_ERRORS, *STEPS)
+    if error not in known:
+        raise ValueError(f"error {error} is none of {', '.join(known)}")
     key = "CausePath" if cause.startswith("States.") else "Cause"
     return {"Type": "Fail", "Error": f"{ERRORS}{error}", key: cause}

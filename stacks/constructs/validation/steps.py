@@ -7,20 +7,20 @@ from typing import Any
 from runtime.contract.deployment import DeploymentSettings
 from runtime.contract.instances import INSTANCE_TYPES
 from runtime.contract.profile import load_profile
+from runtime.contract.status import BOOT_FILE, KIT_COMMAND, KIT_STAMP, NODE_ENVIRONMENT
 from stacks.constructs.validation.commands import Step
 
-_TURNBACK = "/opt/turnback/venv/bin/turnback"
 _READY_S = 3600
 _DOCTOR_S, _TRANSPORT_S, _EXACTNESS_S = 120, 900, 120
 _MARGIN_S = 60
 """A benchmark ends by itself before its command is cut off, so that it can upload."""
 _ON_NODES, _ON_ROUTER = "$.targets.nodes", "$.targets.router"
 _WAIT_FOR_KIT = (
-    "for i in $(seq 180); do [ -e /opt/turnback/kit.sha256 ] && break; sleep 5; done; "
-    "if ! [ -e /opt/turnback/kit.sha256 ]; then cat /var/lib/turnback/boot.json >&2; exit 3; fi; "
+    f"for i in $(seq 180); do [ -e {KIT_STAMP} ] && break; sleep 5; done; "
+    f"if ! [ -e {KIT_STAMP} ]; then cat {BOOT_FILE} >&2; exit 3; fi; "
 )
 """User data installs the kit after SSM takes commands."""
-_ENVIRONMENT = "set -a; . /etc/turnback/node.env; "
+_ENVIRONMENT = f"set -a; . {NODE_ENVIRONMENT}; "
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _changes(values: dict[str, tuple[Any, Any]]) -> Iterator[str]:
 
 def ready() -> Step:
     """Until a node's engine answers, or its boot has failed."""
-    command = f"{_WAIT_FOR_KIT}{_ENVIRONMENT}exec {_TURNBACK} job ready"
+    command = f"{_WAIT_FOR_KIT}{_ENVIRONMENT}exec {KIT_COMMAND} job ready"
     return Step(
         "Ready", f"{command} --timeout-s {_READY_S} --root /", (), _ON_NODES, _READY_S + 960
     )
@@ -92,7 +92,7 @@ def doctor() -> Step:
     """Every check of every node."""
     return Step(
         "Doctor",
-        f"{_ENVIRONMENT}exec {_TURNBACK} doctor --json --stage live --root /",
+        f"{_ENVIRONMENT}exec {KIT_COMMAND} doctor --json --stage live --root /",
         (),
         _ON_NODES,
         _DOCTOR_S,
@@ -136,5 +136,5 @@ def _on_router(
     }
     changes = (("--set", each) for each in place.changes)
     given = " ".join(f"{option} {value}" for option, value in (*told.items(), *changes))
-    command = f"{_ENVIRONMENT}exec {_TURNBACK} job measure {word} --run-id {{}} {given}{options}"
+    command = f"{_ENVIRONMENT}exec {KIT_COMMAND} job measure {word} --run-id {{}} {given}{options}"
     return Step(name, command, ("$.run_id", *arguments), _ON_ROUTER, timeout_s, is_answer_read=True)

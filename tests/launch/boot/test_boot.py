@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from runtime.contract.status import NodeStatus
+from runtime.contract.status import KIT_STAMP, NodeStatus
 from runtime.errors import BadInput, EngineDied, StartFailed, TurnbackError
 from runtime.launch.boot.boot import Node, Sources, serve
 from runtime.launch.boot.engine import KEPT_LOGS, LOGS
 from runtime.launch.boot.journal import Journal
-from runtime.launch.boot.steps import KIT_STAMP
 from runtime.launch.machine import Machine
 from runtime.local.checks import free_ports
 from tests.launch.boot.node import (

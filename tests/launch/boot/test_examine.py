@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from runtime.contract.status import BootReport
+from runtime.contract.status import KIT_STAMP, BootReport
 from runtime.errors import BadInput, StartFailed, TurnbackError
 from runtime.launch.boot.boot import serve
 from runtime.launch.boot.engine import LOGS
 from runtime.launch.boot.examine import boot_checks, examine
-from runtime.launch.boot.steps import KIT_STAMP
 from runtime.launch.doctor.check import Check
 from runtime.launch.doctor.checks import checks_of
 from runtime.launch.doctor.facts import gather

@@ -23,7 +23,7 @@ from runtime.aws.clients import client
 from runtime.aws.models.stage import stage_model
 from runtime.contract.model import MODELS, model_prefix
 from runtime.contract.node import NodeSpec
-from runtime.launch.boot.steps import KIT_STAMP
+from runtime.contract.status import KIT_STAMP
 from runtime.launch.machine import Machine
 from runtime.local.checks import free_ports
 from runtime.local.rehearsal import account

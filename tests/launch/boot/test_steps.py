@@ -8,9 +8,9 @@ import pytest
 
 from runtime.contract.image import IMAGE_FILE
 from runtime.contract.node import ImageSpec, TransportSpec
+from runtime.contract.status import KIT_STAMP
 from runtime.errors import BadInput, StartFailed
 from runtime.launch.boot.steps import (
-    KIT_STAMP,
     check_image,
     check_kit,
     check_model,
