@@ -236,9 +236,26 @@ def _transport(given: _Job, limit_s: int) -> dict[str, Any]:
 
     serving, kv = given.profile.serving, given.profile.kv
     report, results = _measure(given, sample_of(given.profile), given.sample, limit_s)
-    config = json.loads(_model_file(given, "config.json").read_text("utf-8"))
-    size = kv_size(config, serving.dtype, kv.block_size_tokens, given.tensor_parallel_size)
+    size = kv_size(
+        _model_config(given), serving.dtype, kv.block_size_tokens, given.tensor_parallel_size
+    )
     return judge_transport(report, results, size)
+
+
+def _model_config(given: _Job) -> dict[str, Any]:
+    path = _model_file(given, "config.json")
+    try:
+        config = json.loads(path.read_bytes())
+        if not isinstance(config, dict):
+            raise ValueError("no object")
+    except ValueError as error:
+        raise BadInput(
+            "the staged model's config.json cannot be read",
+            got=f"{given.model}/config.json: {error}",
+            allowed="a JSON object, as the model was published with",
+            fix="stage the model again: turnback model stage",
+        ) from None
+    return config
 
 
 def _exactness(given: _Job) -> dict[str, Any]:

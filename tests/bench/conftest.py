@@ -18,8 +18,7 @@ from runtime.contract.profile import Profile
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
+def trained_tokenizer() -> Tokenizer:
     """A byte-level BPE with some hundred whole words."""
     words = ["".join(parts) for parts in itertools.product(("ka", "lo", "mi", "tu"), repeat=4)]
     bpe = Tokenizer(models.BPE())
@@ -33,6 +32,12 @@ def tokenizer() -> Tokenizer:
     )
     bpe.train_from_iterator([f" {word} {word}" for word in words], trainer)
     return bpe
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """The same, for all tests of a run."""
+    return trained_tokenizer()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """`turnback job`: what the state machine has run on a deployment's machines."""
 
 import asyncio
-import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ import boto3
 import pytest
 from moto.backends import get_backend
 from moto.server import ThreadedMotoServer
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typer.testing import CliRunner, Result
 
 from runtime.cli import app
@@ -23,6 +21,7 @@ from runtime.contract.status import BOOT_FILE, STATUS_FILE
 from runtime.launch.machine import Machine
 from runtime.local.checks import free_ports
 from runtime.local.rehearsal import account
+from tests.bench.conftest import trained_tokenizer
 from tests.router.fleet import HOST, Fleet, running_fleet, url_of, write_tokenizer
 
 KEY = "a-key-of-at-least-16-characters"
@@ -55,7 +54,7 @@ def buckets(server: None, tmp_path: Path) -> None:
     s3, where = boto3.client("s3"), {"LocationConstraint": account.REGION}
     for name in ("models", "results"):
         s3.create_bucket(Bucket=name, CreateBucketConfiguration=where)
-    write_words(tmp_path / "tokenizer.json")
+    trained_tokenizer().save(str(tmp_path / "tokenizer.json"))
     prefix = model_prefix(MODEL)
     s3.upload_file(str(tmp_path / "tokenizer.json"), "models", f"{prefix}tokenizer.json")
     s3.put_object(Bucket="models", Key=f"{prefix}config.json", Body=json.dumps(CONFIG))
@@ -63,22 +62,6 @@ def buckets(server: None, tmp_path: Path) -> None:
         Name="keys",
         SecretString=json.dumps({"keys": [{"key": KEY, "tenant": "admin", "admin": True}]}),
     )
-
-
-def write_words(path: Path) -> None:
-    """A tokenizer with as many whole words as a workload is built from."""
-    words = ["".join(parts) for parts in itertools.product(("ka", "lo", "mi", "tu"), repeat=4)]
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=700,
-        special_tokens=["<|end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator([f" {word} {word}" for word in words], trainer)
-    bpe.save(str(path))
 
 
 def words(step: str, url: str, nodes: Path, work: Path, *more: str) -> list[str]:
@@ -174,6 +157,20 @@ async def test_a_missed_bar_is_a_verdict_and_no_error(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert told["verdict"] == "below_bar"
     assert "999" in told["missed"][0]
+
+
+@pytest.mark.usefixtures("buckets")
+@pytest.mark.parametrize("text", [b"{", b"[]", b"\xff"])
+async def test_a_model_whose_config_is_none(text: bytes, tmp_path: Path) -> None:
+    """Told in four parts."""
+    key = f"{model_prefix(MODEL)}config.json"
+    await asyncio.to_thread(boto3.client("s3").put_object, Bucket="models", Key=key, Body=text)
+    async with running_fleet(tmp_path) as fleet:
+        nodes = nodes_file(fleet, tmp_path / "nodes.toml")
+        done = await ran(words("transport", fleet.url, nodes, tmp_path / "work"))
+    assert done.exit_code == 2, done.output
+    for part in ("config.json", "got:", "allowed:", "fix:"):
+        assert part in done.output
 
 
 @pytest.mark.usefixtures("buckets")
